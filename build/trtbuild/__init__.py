@@ -1,0 +1,1 @@
+"""The recipe compiler: a YAML recipe in, an engine directory out."""

@@ -1,0 +1,1 @@
+"""The runtime: an engine directory in, text out, with prompt-lookup decoding."""

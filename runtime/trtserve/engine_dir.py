@@ -1,0 +1,181 @@
+"""The engine directory's manifest: read and written only here.
+
+An engine directory is what ``trtbuild`` writes and every runtime reads::
+
+    engine.json        the manifest (this module), written last, so a directory without it is no engine
+    recipe.yaml        the resolved recipe
+    tokenizer/         tokenizer.json, and chat_template.jinja when the checkpoint has one
+    ...                the target's own files: weights.safetensors, *.plan, llm_args.yaml
+
+``load`` refuses a directory that is not exactly what was built: an unknown schema, a missing or altered file. It
+never guesses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trtserve.model_config import DecoderConfig
+from trtserve.settings import Limits, Speculative, Tier
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "engine.json"
+WEIGHTS_NAME = "weights.safetensors"
+TOKENIZER_DIR = "tokenizer"
+
+Target = Literal["torch", "tensorrt", "tensorrt_llm"]
+
+
+class EngineDirError(Exception):
+    """An engine directory that cannot be used. The message names the path, what is wrong and what would be right."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileRecord(_Record):
+    """One file of the directory, by its path relative to it."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    bytes: int = Field(ge=0)
+
+
+class TokenizerRecord(_Record):
+    """What serving needs to know about the tokenizer beside its own files."""
+
+    vocab_size: int
+    bos_token_id: int | None = None
+    add_bos: bool = False
+    """Whether a plain completion prompt gets the BOS token in front. A chat template writes its own."""
+    eos_token_ids: tuple[int, ...] = ()
+    """Any of these ends a sequence, unless the request says ``ignore_eos``."""
+    special_tokens: dict[str, str] = {}
+    """The named specials a chat template may use: bos_token, eos_token, unk_token, pad_token."""
+    chat_template: bool = False
+
+
+class CostPoint(_Record):
+    """The median measured time of one verify: ``batch`` sequences of ``rows`` rows each over ``context`` tokens."""
+
+    batch: int = Field(ge=1)
+    rows: int = Field(ge=1)
+    context: int = Field(ge=0)
+    seconds: float = Field(gt=0)
+
+
+class CostCurve(_Record):
+    """What one verify costs on the machine that measured it; the drafting policy weighs drafts with it."""
+
+    device: str
+    threads: int | None = None
+    points: tuple[CostPoint, ...]
+
+
+class Manifest(_Record):
+    """``engine.json``."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    target: Target
+    model: DecoderConfig
+    tokenizer: TokenizerRecord
+    limits: Limits
+    speculative: Speculative
+    tiers: tuple[Tier, ...]
+    inputs_digest: str
+    """SHA-256 over the resolved recipe and the checkpoint's bytes: equal digests mean there is nothing to build."""
+    weights_digest: str
+    """SHA-256 of the weights as built; with the tokenizer's digest it partitions the shared cache."""
+    tokenizer_digest: str
+    built_with: dict[str, str]
+    """Tool name to version, at least trtlookup and python."""
+    cost_curve: CostCurve | None = None
+    target_info: dict[str, Any] = {}
+    """The target's own facts, for example a plan's runtime version. Only that target's modules read it."""
+    files: dict[str, FileRecord] = {}
+
+    @property
+    def model_key(self) -> str:
+        """Names this model and tokenizer for everything that must not mix two engines (caches, snapshots)."""
+        return hashlib.sha256(f"{self.weights_digest}\n{self.tokenizer_digest}".encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file, as 64 hex digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as f:
+        while block := f.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def record_files(directory: Path) -> dict[str, FileRecord]:
+    """Every file below ``directory`` except the manifest, by its POSIX path relative to it."""
+    return {
+        path.relative_to(directory).as_posix(): FileRecord(sha256=sha256_file(path), bytes=path.stat().st_size)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != MANIFEST_NAME
+    }
+
+
+def write(directory: Path, manifest: Manifest) -> Manifest:
+    """Record the directory's files and write the manifest, durably. Call it last. Returns what was written."""
+    manifest = manifest.model_copy(update={"files": record_files(directory)})
+    path = directory / MANIFEST_NAME
+    partial = path.with_suffix(".json.partial")
+    with partial.open("w", encoding="utf-8") as f:
+        f.write(manifest.model_dump_json(indent=1) + "\n")
+        f.flush()
+        os.fsync(f.fileno())
+    partial.rename(path)
+    return manifest
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest, checked for its schema but not against the files. Raises EngineDirError."""
+    path = directory / MANIFEST_NAME
+    if not directory.is_dir():
+        raise EngineDirError(f"{directory}: no such directory; build one with: trtbuild RECIPE -o {directory}")
+    if not path.is_file():
+        raise EngineDirError(f"{directory}: has no {MANIFEST_NAME}, so it is not a finished engine directory")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as e:
+        raise EngineDirError(f"{path}: is not JSON: {e}") from e
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise EngineDirError(
+            f"{path}: schema_version is {version!r}; this trtserve reads {SCHEMA_VERSION}. Rebuild the engine."
+        )
+    try:
+        return Manifest.model_validate_json(json.dumps(raw))
+    except ValidationError as e:
+        problems = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in e.errors())
+        raise EngineDirError(f"{path}: is not a valid manifest: {problems}") from e
+
+
+def load(directory: Path) -> Manifest:
+    """The manifest, after checking that every file is there with the recorded size and SHA-256.
+
+    Raises EngineDirError naming each file that is missing, altered or unknown to the manifest.
+    """
+    manifest = read(directory)
+    problems = []
+    for name, record in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            problems.append(f"{name} is missing")
+        elif (size := path.stat().st_size) != record.bytes:
+            problems.append(f"{name} has {size} bytes, built with {record.bytes}")
+        elif sha256_file(path) != record.sha256:
+            problems.append(f"{name} has other content than was built")
+    if problems:
+        raise EngineDirError(f"{directory}: does not match its manifest: {'; '.join(problems)}. Rebuild the engine.")
+    return manifest
