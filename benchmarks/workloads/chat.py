@@ -1,0 +1,87 @@
+"""Multi-turn chat: short conversations whose last turn refers to what was said before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.workloads.case import Case
+
+_TALKS = [
+    (
+        (
+            "What should I pack for a week of hiking?",
+            "Pack boots, two pairs of wool socks, a rain jacket, a warm layer, a map, a torch, and food for each day.",
+        ),
+        ("And for the evenings?", "Bring a light pair of shoes, a warm hat, a book, and a small stove for tea."),
+    ),
+    (
+        (
+            "How do I make a simple tomato soup?",
+            "Soften an onion in butter, add a kilo of ripe tomatoes and a little stock, simmer for twenty minutes, and blend.",
+        ),
+        (
+            "Can I freeze it?",
+            "Yes. Let it cool, leave some room in the box for it to expand, and eat it within three months.",
+        ),
+    ),
+    (
+        (
+            "What is a variable in a program?",
+            "A variable is a name for a value. The program can read the value by its name and give the name a new value.",
+        ),
+        (
+            "And what is a function?",
+            "A function is a named piece of work. It takes values in, does its work, and gives a value back.",
+        ),
+    ),
+    (
+        (
+            "How do I start a small vegetable garden?",
+            "Choose a sunny spot, loosen the soil, mix in compost, and begin with beans, lettuce and radishes.",
+        ),
+        (
+            "When do I water it?",
+            "Water early in the morning, deeply, two or three times a week rather than a little every day.",
+        ),
+    ),
+    (
+        (
+            "My bicycle squeaks. What can it be?",
+            "The most common causes are a dry chain, a loose saddle, and brake pads that touch the rim.",
+        ),
+        (
+            "It only squeaks when I pedal.",
+            "Then begin with the chain: clean it, oil it, and wipe it. If it still squeaks, look at the pedals.",
+        ),
+    ),
+    (
+        (
+            "How can I sleep better?",
+            "Go to bed at the same time each night, keep the room cool and dark, and leave screens outside the door.",
+        ),
+        ("What about coffee?", "Have the last cup before two in the afternoon; it stays in the body for many hours."),
+    ),
+]
+_LAST = [
+    "Please repeat your first answer as a numbered list.",
+    "Summarise this conversation in three sentences.",
+    "Say your last answer again, word for word.",
+    "Write your first answer again, but more politely.",
+    "Which of your two answers is more useful, and why?",
+]
+
+
+def cases() -> Iterator[Case]:
+    for number, turns in enumerate(_TALKS):
+        messages = []
+        for question, reply in turns:
+            messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+        for last, text in enumerate(_LAST):
+            answer = turns[-1][1] if last == 2 else ""
+            yield Case(
+                "chat",
+                f"talk-{number}-{last}",
+                (*messages, {"role": "user", "content": text}),
+                answer=answer,
+                group=f"talk-{number}",
+            )
