@@ -1,0 +1,103 @@
+"""An engine opened for measuring: one executor, lookup on or off by request, output free or forced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from trtserve.engine.local import LocalEngine
+from trtserve.executor.torch import TorchExecutor
+from trtserve.lookup.drafter import Drafter
+from trtserve.tokenizer import Tokenizer
+
+from benchmarks.forced import ForcedExecutor
+from benchmarks.workloads import Case
+from trtserve import engine_dir
+from trtserve.engine.protocol import Delta, Finish, GenerationRequest, GenerationStats
+from trtserve.sampling import SamplingParams
+from trtserve.settings import PromptLookup
+
+
+@dataclass(frozen=True)
+class Run:
+    """One generation, measured."""
+
+    tokens: list[int]
+    text: str
+    stats: GenerationStats
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode only: output tokens over the time from the first round's start to the last round's end."""
+        return self.stats.completion_tokens / self.stats.decode_time
+
+    @property
+    def tokens_per_round(self) -> float:
+        return self.stats.completion_tokens / max(self.stats.rounds, 1)
+
+
+class Session:
+    """Owns the engine. ``close`` it, or use it in a ``with``."""
+
+    def __init__(self, directory: Path, *, lookup: PromptLookup | None = None, threads: int | None = None) -> None:
+        self.manifest = engine_dir.load(directory)
+        self.tokenizer = Tokenizer.load(directory, self.manifest.tokenizer)
+        self.executor = ForcedExecutor(TorchExecutor.load(directory, self.manifest, threads=threads))
+        settings = lookup or self.manifest.speculative.prompt_lookup or PromptLookup()
+        self.engine = LocalEngine(self.executor, Drafter(settings), self.tokenizer, self.manifest, hermetic=True)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.engine.close()
+
+    def prompt(self, case: Case, *, prefix: bool = False) -> list[int]:
+        """The case's prompt as tokens, with the assistant's prefix at its end if asked for."""
+        messages = list(case.messages)
+        if prefix:
+            messages.append({"role": "assistant", "content": case.prefix})
+        text = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=not prefix, continue_final_message=prefix
+        )
+        return [int(t) for t in self.tokenizer.encode(text, add_bos=False, allow_special=True)]
+
+    def run(
+        self,
+        prompt: list[int],
+        *,
+        lookup: bool,
+        max_tokens: int,
+        answer: str | None = None,
+        params: SamplingParams | None = None,
+        on_delta: Callable[[Delta], None] | None = None,
+    ) -> Run:
+        """Generate once, alone. ``answer`` forces the output to that text.
+
+        Raises RuntimeError when the generation fails.
+        """
+        script = None
+        if answer is not None:
+            script = [int(t) for t in self.tokenizer.encode(answer, add_bos=False, allow_special=False)]
+            max_tokens = len(script)
+        self.executor.force(None if script is None else [*prompt, *script])
+        if params is None:
+            params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=script is not None)
+        tokens: list[int] = []
+        text: list[str] = []
+        for event in self.engine.submit(GenerationRequest(prompt=prompt, params=params, lookup=lookup)):
+            if isinstance(event, Finish):
+                if event.reason == "error":
+                    raise RuntimeError(event.error)
+                return Run(tokens, "".join(text), event.stats)
+            tokens += [t.token for t in event.tokens]
+            text.append(event.text)
+            if on_delta:
+                on_delta(event)
+        raise RuntimeError("the generation ended without a finish")
+
+
+def median(values: list[float]) -> float:
+    return float(np.median(values))
