@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from benchmarks.workloads import Case, cases
 from trtserve.engine.protocol import SOURCES, Delta
 
 _COLOURS = {"history": "green", "prediction": "cyan", "shared": "magenta", "model": "yellow"}
-#: Kind, its title, which case shows it, and whether the answer's first lines are given. The model has 135M parameters:
-#: it can carry a copy on but not begin an edit, so an assistant prefix starts the copy where there is something to copy.
+#: Kind, its title, which case shows it, and whether the answer's first lines are given: a model of 135M parameters can
+#: carry a copy on but not begin an edit, so an assistant prefix starts the copy where there is something to copy.
 _SHOWN = (
     ("code_edit", "code edit", "cache-0", True),
     ("json_rewrite", "JSON rewrite", "customers-1-0", True),
@@ -80,16 +81,17 @@ def main(engine: Path, tokens: int, repeats: int) -> None:
         head = ("decode tokens/s", "off", "on", "ratio", "rounds", "tokens/round", "accepted/drafted", "text")
         widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         for number, row in enumerate([head, *rows]):
-            line = "  ".join(c.ljust(w) if i in (0, 6, 7) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths)))
+            line = "  ".join(
+                c.ljust(w) if i in (0, 6, 7) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
             click.secho(line.rstrip(), bold=number == 0)
         click.echo(
             f"\n{tokens} tokens at most, median of {repeats} runs each, lookup off and on in turn in one process."
         )
         click.echo("\nServe it:\n  make serve")
         click.echo("Call it:\n  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\")
-        click.echo(
-            f'    -d \'{{"model": "{manifest.name}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 64}}\''
-        )
+        body = {"model": manifest.name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
+        click.echo(f"    -d '{json.dumps(body)}'")
         click.echo("Or open http://127.0.0.1:8000/ in a browser.")
 
 

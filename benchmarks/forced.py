@@ -15,7 +15,7 @@ from trtserve.executor.base import Executor, StepInput, StepOutput
 
 
 class ForcedExecutor(Executor):
-    """Wraps an executor. ``force`` sets the whole sequence (prompt and output) that decides targets; None: the model."""
+    """Wraps an executor. ``force`` sets the sequence (prompt and output) that decides targets; None: the model does."""
 
     def __init__(self, inner: Executor) -> None:
         self._inner = inner
