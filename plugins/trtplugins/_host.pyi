@@ -1,0 +1,15 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def accept(
+    logits: Any,
+    row_start: NDArray[np.int32],
+    num_rows: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    sampling: NDArray[np.uint8] | None,
+    threads: int,
+    isa: str = "",
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_], NDArray[np.int32]]: ...
+def instruction_set() -> str: ...
