@@ -56,7 +56,7 @@ class GenerationRequest:
     """One sequence to generate. ``n`` choices of an API call are n of these."""
 
     prompt: Sequence[int]
-    params: SamplingParams = SamplingParams()
+    params: SamplingParams = field(default_factory=SamplingParams)
     scope: Scope = Scope()
     prediction: Sequence[int] = ()
     """Tokens the caller expects in the output (OpenAI's predicted outputs); a draft source, nothing more."""
@@ -188,7 +188,10 @@ class Engine(Protocol):
     def metrics(self) -> EngineMetrics: ...
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests and wait for running ones. False when the timeout passed first; then they are cancelled."""
+        """Refuse new requests and wait for running ones.
+
+        False when ``timeout`` seconds passed first; then what still runs is cancelled.
+        """
         ...
 
     def close(self) -> None:

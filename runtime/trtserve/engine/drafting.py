@@ -1,0 +1,106 @@
+"""What the scheduler needs of a drafter and of a tokenizer: two small protocols, so that tests and other draft
+sources (a drafter that is always wrong, an oracle, a draft model's own chain) plug in without the scheduler knowing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtserve.engine.protocol import Source
+
+
+class Proposal(Protocol):
+    """A copy for one round."""
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """int32 ``[n]``; n = 0 means there is nothing to verify this round."""
+        ...
+
+    @property
+    def source(self) -> Source | None:
+        """Where the tokens came from; None when there are none."""
+        ...
+
+
+class SequenceDrafter(Protocol):
+    """One sequence's drafting state. Owned by the scheduler's thread."""
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def backing_off(self) -> bool: ...
+
+    @property
+    def rounds_skipped(self) -> int: ...
+
+    def observe(self, tokens: NDArray[np.int32]) -> None:
+        """Tokens were emitted, after the round that chose them was settled or abandoned."""
+        ...
+
+    def settle(self, accepted: int) -> None:
+        """``accepted`` of the last proposal's tokens were."""
+        ...
+
+    def abandon(self) -> None:
+        """The last proposal was never verified: it counts neither as a hit nor as a miss."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes drafts for the sequences of a round."""
+
+    def start(
+        self, prompt: NDArray[np.int32], *, prediction: NDArray[np.int32] | None = None, scope: str | None = None
+    ) -> SequenceDrafter:
+        """A drafter for a new sequence. ``scope`` None: nothing of other requests may be proposed to it."""
+        ...
+
+    def propose(self, sequences: Sequence[SequenceDrafter], limits: NDArray[np.int32]) -> Sequence[Proposal | None]:
+        """One proposal per sequence, each of at most ``limits[b]`` tokens (int32 ``[B]``)."""
+        ...
+
+    def finish(self, sequence: SequenceDrafter, store: bool) -> None:
+        """The sequence is over. ``store``: its tokens may be copied by later requests of its scope."""
+        ...
+
+
+class SharedCacheGauges(Protocol):
+    """What a drafter's cross-request cache says of itself, for the metrics."""
+
+    @property
+    def bytes_used(self) -> int: ...
+
+    @property
+    def budget_bytes(self) -> int: ...
+
+    @property
+    def num_scopes(self) -> int: ...
+
+    @property
+    def evictions(self) -> int: ...
+
+
+class TextDecoder(Protocol):
+    """Tokens to text for one sequence; whole UTF-8 characters only."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that ``ids`` complete; bytes of an unfinished character are kept for later."""
+        ...
+
+    def flush(self) -> str:
+        """What is left, an unfinished character replaced by U+FFFD."""
+        ...
+
+
+class TextTokenizer(Protocol):
+    """What the engine asks of a tokenizer."""
+
+    def stream_decoder(self) -> TextDecoder:
+        """A decoder for a new sequence's output."""
+        ...
