@@ -1,1 +1,3 @@
 """The recipe compiler: a YAML recipe in, an engine directory out."""
+
+__version__ = "0.1.0"

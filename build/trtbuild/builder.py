@@ -1,0 +1,169 @@
+"""From a recipe to an engine directory: check, plan, build beside, write the manifest last, move into place."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from trtbuild import __version__, capacity, inputs, output_dir, targets
+from trtbuild.errors import BuildError, OutputError, RecipeError
+from trtbuild.progress import Progress
+from trtbuild.recipe import LoadedRecipe, Recipe, load_recipe
+from trtserve import engine_dir
+from trtserve.engine_dir import EngineDirError, Manifest
+from trtserve.model_config import DecoderConfig
+from trtserve.settings import plan_tiers
+
+if TYPE_CHECKING:
+    from trtbuild.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe whose checkpoint was found and whose bytes were planned: all that can be known before building."""
+
+    loaded: LoadedRecipe
+    checkpoint: Checkpoint
+    config: DecoderConfig
+    footprint: capacity.Footprint
+    plan: capacity.CapacityPlan
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.loaded.recipe
+
+    def require_fit(self) -> None:
+        """Raise DoesNotFitError unless the engine fits the memory it is given."""
+        capacity.require_fit(self.plan, self.footprint, self.recipe.limits, self.recipe.speculative)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What ``build`` did."""
+
+    status: Literal["built", "up_to_date"]
+    manifest: Manifest
+    seconds: float
+
+
+def prepare(path: Path, overrides: Sequence[str] = (), memory_bytes: int | None = None) -> Prepared:
+    """Load and check a recipe, open its checkpoint, plan its capacity. Writes nothing.
+
+    ``memory_bytes``: what the engine may take; None: what this machine has free. Raises RecipeError or
+    CheckpointError; a plan that does not fit is the caller's to refuse.
+    """
+    loaded = load_recipe(path, overrides)
+    from trtbuild.checkpoint import open_checkpoint  # after the recipe's own errors: it loads a framework
+
+    recipe = loaded.recipe
+    target = targets.get(recipe.target)
+    checkpoint = open_checkpoint(recipe.model.checkpoint, base_dir=path.parent)
+    config = checkpoint.config(recipe.model.dtype)
+    if recipe.limits.max_seq_len > config.max_position:
+        message = (
+            f"given {recipe.limits.max_seq_len}; allowed: up to {config.max_position}, the positions this model knows"
+        )
+        raise RecipeError(loaded.problem("limits.max_seq_len", message))
+    footprint = target.footprint(recipe, config)
+    memory = target.available_memory() if memory_bytes is None else memory_bytes
+    plan = capacity.plan_capacity(footprint, recipe.limits, recipe.speculative, memory)
+    return Prepared(loaded, checkpoint, config, footprint, plan)
+
+
+def build(
+    prepared: Prepared, out: Path, *, force: bool = False, measure: bool = True, progress: Progress | None = None
+) -> Outcome:
+    """Bring the engine directory ``out`` up to date with the recipe and its checkpoint.
+
+    ``force`` builds even when nothing changed. ``measure`` times the finished engine and keeps its cost curve; a
+    build goes on without one. Raises CheckpointError, DoesNotFitError, BuildError or OutputError; ``out`` is then as
+    it was before.
+    """
+    progress = progress or Progress()
+    begin = time.monotonic()
+    out = Path(out).resolve()
+    if not out.name:
+        raise OutputError(f"{out}: is not a directory to build in; give another path with -o")
+    try:
+        with output_dir.locked(out, progress.note):
+            # With force nothing is taken on trust, the recorded digests neither.
+            known = None if force else inputs.read_inputs(out)
+            about = prepared.checkpoint.describe()
+            built_from = inputs.digest_inputs(prepared.recipe, prepared.checkpoint.files, about, known, progress)
+            if not force and (manifest := _current(out, built_from.digest)) is not None:
+                return Outcome("up_to_date", manifest, time.monotonic() - begin)
+            output_dir.require_replaceable(out, force=force)
+            prepared.require_fit()
+            with output_dir.replacing(out) as directory:
+                manifest = _build_in(directory, prepared, built_from, measure, progress)
+            return Outcome("built", manifest, time.monotonic() - begin)
+    except OSError as e:
+        raise BuildError(f"{e.filename or out}: {e.strerror or e}") from e
+
+
+def _build_in(
+    directory: Path, prepared: Prepared, built_from: inputs.Inputs, measure: bool, progress: Progress
+) -> Manifest:
+    recipe, target = prepared.recipe, targets.get(prepared.recipe.target)
+    output = target.build(targets.BuildInput(recipe, prepared.config, prepared.checkpoint), directory, progress)
+    (directory / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    inputs.write_inputs(directory, built_from)
+    manifest = Manifest(
+        name=recipe.name,
+        target=target.name,
+        model=prepared.config,
+        tokenizer=output.tokenizer,
+        limits=recipe.limits,
+        speculative=recipe.runtime_speculative,
+        tiers=plan_tiers(recipe.limits, recipe.speculative),
+        inputs_digest=built_from.digest,
+        weights_digest=output.weights_digest,
+        tokenizer_digest=digest_directory(directory / engine_dir.TOKENIZER_DIR),
+        built_with={"trtlookup": __version__, "python": platform.python_version(), **output.built_with},
+        target_info=output.target_info,
+    )
+    if measure:
+        manifest = _with_cost_curve(directory, manifest, prepared, progress)
+    return engine_dir.write(directory, manifest)
+
+
+def _with_cost_curve(directory: Path, manifest: Manifest, prepared: Prepared, progress: Progress) -> Manifest:
+    target = targets.get(prepared.recipe.target)
+    free = target.available_memory()
+    if free is not None and prepared.plan.total_bytes > free:
+        needed = capacity.size(prepared.plan.total_bytes)
+        progress.warn(f"not measured: the engine needs {needed} and this machine has {capacity.size(free)} free")
+        return manifest
+    try:
+        curve = target.measure(directory, manifest, progress)
+    except Exception as e:
+        # A curve improves decisions; the engine is right without it, whatever stopped the measurement.
+        progress.warn(f"the verify cost was not measured: {type(e).__name__}: {e}")
+        return manifest
+    return manifest.model_copy(update={"cost_curve": curve})
+
+
+def _current(out: Path, digest: str) -> Manifest | None:
+    """The manifest of ``out`` when it was built from these inputs and its files have their sizes."""
+    try:
+        manifest = engine_dir.read(out)
+    except EngineDirError:
+        return None
+    whole = all(
+        (path := out / name).is_file() and path.stat().st_size == record.bytes
+        for name, record in manifest.files.items()
+    )
+    return manifest if manifest.inputs_digest == digest and whole else None
+
+
+def digest_directory(directory: Path) -> str:
+    """SHA-256 over the names and contents of the files below ``directory``."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+        digest.update(f"{path.relative_to(directory).as_posix()}\n{engine_dir.sha256_file(path)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,81 @@
+"""What an engine is built from, as one digest: equal digests mean there is nothing to build.
+
+The checkpoint's files are hashed whole. Their sizes, times and digests are kept in the engine (``inputs.json``), so
+the next run hashes only files whose size or modification time changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trtbuild import __version__
+from trtbuild.progress import Progress
+from trtbuild.recipe import Recipe
+from trtserve import engine_dir
+
+INPUTS_NAME = "inputs.json"
+
+
+class InputFile(BaseModel):
+    """One file of the checkpoint as it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+class Inputs(BaseModel):
+    """``inputs.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    digest: str
+    checkpoint: dict[str, object] = {}
+    """What the checkpoint's reader says about it."""
+    files: tuple[InputFile, ...]
+
+
+def digest_inputs(
+    recipe: Recipe, files: Sequence[Path], about: dict[str, object], known: Inputs | None, progress: Progress
+) -> Inputs:
+    """Hash what decides the build: the resolved recipe, the checkpoint's bytes, this builder's version.
+
+    ``known`` is an earlier record whose digests hold for files of the same name, size and modification time.
+    """
+    cached = {(f.name, f.bytes, f.mtime_ns): f.sha256 for f in known.files} if known else {}
+    records = []
+    with progress.bar("reading checkpoint", sum(path.stat().st_size for path in files)) as advance:
+        for path in files:
+            stat = path.stat()
+            digest = cached.get((path.name, stat.st_size, stat.st_mtime_ns)) or engine_dir.sha256_file(path)
+            records.append(InputFile(name=path.name, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest))
+            advance(stat.st_size)
+    decisive = {
+        "trtlookup": __version__,
+        "manifest": engine_dir.SCHEMA_VERSION,
+        "recipe": recipe.resolved(),
+        "checkpoint": [[f.name, f.sha256] for f in records],
+    }
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return Inputs(digest=digest, checkpoint=about, files=tuple(records))
+
+
+def write_inputs(directory: Path, inputs: Inputs) -> None:
+    """Keep the record in an engine directory."""
+    (directory / INPUTS_NAME).write_text(inputs.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def read_inputs(directory: Path) -> Inputs | None:
+    """The record of an engine directory, or None where there is none that can be read."""
+    try:
+        return Inputs.model_validate_json((directory / INPUTS_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return None
