@@ -1,0 +1,99 @@
+"""The native core. Its public faces are history.py, shared.py, window.py and drafter.py; rules and units are there.
+
+Values that are not allowed raise ValueError and change nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trtserve.lookup.tokens import Tokens
+
+class Index:
+    def __init__(self, ngram: int, hash_bits: int = 64) -> None: ...
+    def append(self, tokens: Tokens) -> None: ...
+    def truncate(self, length: int) -> None: ...
+    def propose(self, limit: int, min_match: int) -> tuple[int, int, int]:
+        """(start, length, match); all 0 where the last n-gram occurred nowhere before."""
+    def occurrences(self) -> list[int]:
+        """Positions after each earlier occurrence of the last n-gram, latest first."""
+    def tokens(self, start: int, stop: int) -> list[int]: ...
+    @property
+    def bytes(self) -> int: ...
+    def __len__(self) -> int: ...
+
+class Window:
+    def __init__(self, max_drafts: int, miss_backoff: int) -> None: ...
+    def skip_round(self) -> bool: ...
+    def settle(self, proposed: int, accepted: int) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def backing_off(self) -> bool: ...
+    @property
+    def rounds_skipped(self) -> int: ...
+
+class SharedCache:
+    def __init__(self, budget: int, scopes: int, key_length: int, min_share_tokens: int = 1024) -> None: ...
+    def insert(self, scope: str, tokens: Tokens) -> None: ...
+    def propose(self, scope: str, tail: Tokens, limit: int) -> tuple[list[int], int]: ...
+    def stats(self) -> tuple[int, int, int, int, int, int]: ...
+    @property
+    def key_length(self) -> int: ...
+    @property
+    def share_bytes(self) -> int: ...
+    @property
+    def share_slots(self) -> int: ...
+    @property
+    def share_tokens(self) -> int: ...
+
+class SequenceDrafter:
+    """One sequence's side of drafting. Made by ``Drafter.start``, ended by ``Drafter.finish``."""
+
+    def observe(self, tokens: Tokens) -> None:
+        """Append committed output tokens, in order: what a round emitted, accepted drafts included."""
+    def settle(self, accepted: int, verified: int | None = None) -> None:
+        """Tell how many drafts of the last proposal were accepted: moves the window, counts or clears a miss.
+
+        ``verified`` is how many of the drafts went through the verify, where that was fewer than proposed; a copy is
+        accepted in full when all verified drafts were. ValueError where no proposal waits, or the numbers do not fit.
+        """
+    def abandon(self) -> None:
+        """The last proposal was dropped unverified: that neither moves the window nor counts as a miss."""
+    def rewind(self, length: int) -> None:
+        """Shrink prompt and output to their first ``length`` tokens, 0 to ``self.length``."""
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and output."""
+    @property
+    def window(self) -> int:
+        """Most drafts the next copy may have."""
+    @property
+    def backing_off(self) -> bool:
+        """The next call of ``propose`` will be skipped after misses."""
+    @property
+    def rounds_skipped(self) -> int:
+        """Calls of ``propose`` that the miss backoff held back so far."""
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def bytes(self) -> int:
+        """Allocated for history and prediction."""
+
+class Drafter:
+    def __init__(
+        self,
+        ngram: int,
+        max_drafts: int,
+        min_match: int,
+        miss_backoff: int,
+        shared: SharedCache | None,
+        policy: str,
+        proposal: Callable[..., Any],
+        no_copy: Any,
+        sources: tuple[str, str, str],
+        frombuffer: Callable[..., Any],
+        int32: Any,
+    ) -> None: ...
+    def start(self, prompt: Tokens, prediction: Tokens, scope: str | None) -> SequenceDrafter: ...
+    def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens) -> list[Any]: ...
+    def finish(self, sequence: SequenceDrafter, store: bool) -> None: ...

@@ -1,0 +1,350 @@
+// The Python side: argument checks, the GIL, and nothing that decides anything.
+//
+// The core throws std::invalid_argument, which becomes ValueError, and std::bad_alloc, which becomes MemoryError.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <climits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "index.h"
+#include "sequence.h"
+#include "shared_cache.h"
+#include "window.h"
+
+namespace nb = nanobind;
+using namespace trtlookup;
+
+namespace {
+
+// Token ids (or limits) given as an int32 array, read in place, or as a list or tuple of ints, copied.
+class Int32s {
+  public:
+    Int32s(nb::handle given, const char* name) {
+        if (PyList_CheckExact(given.ptr()) || PyTuple_CheckExact(given.ptr())) {
+            copy(given, name);
+        } else if (nb::try_cast(given, array_, false)) {
+            data_ = array_.data();
+            size_ = array_.shape(0);
+        } else {
+            throw std::invalid_argument(std::string(name) + " is " + nb::repr(given.type()).c_str() +
+                                        "; allowed: a one-dimensional C-contiguous int32 array, or a list or tuple of ints");
+        }
+    }
+    Int32s(const Int32s&) = delete;
+    Int32s& operator=(const Int32s&) = delete;
+
+    const std::int32_t* data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return size_; }
+
+  private:
+    void copy(nb::handle given, const char* name) {
+        size_ = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(given.ptr()));
+        std::int32_t* into = few_;
+        if (size_ > std::size(few_)) {
+            many_.resize(size_);
+            into = many_.data();
+        }
+        data_ = into;
+        for (std::size_t i = 0; i < size_; ++i) {
+            PyObject* item = PySequence_Fast_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+            int overflow = 0;
+            const long value = PyLong_Check(item) ? PyLong_AsLongAndOverflow(item, &overflow) : -1;
+            if (!PyLong_Check(item) || overflow != 0 || value < INT32_MIN || value > INT32_MAX)
+                throw std::invalid_argument(std::string(name) + ": item " + std::to_string(i) + " is " +
+                                            nb::repr(item).c_str() + "; allowed: ints of 32 bits");
+            into[i] = static_cast<std::int32_t>(value);
+        }
+    }
+
+    nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> array_;
+    std::int32_t few_[72];
+    std::vector<std::int32_t> many_;
+    const std::int32_t* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+std::size_t checked_length(std::int64_t length, const char* name) {
+    if (length < 0) throw std::invalid_argument(std::string(name) + " is " + std::to_string(length) + "; allowed: 0 or more");
+    return static_cast<std::size_t>(length);
+}
+
+// Marks a drafter busy while a call runs without the GIL, so that a second thread gets an error and not a race.
+class Busy {
+  public:
+    explicit Busy(bool& flag) : flag_(flag) {
+        if (flag_) throw std::runtime_error("the drafter is in use by another thread; one thread calls it");
+        flag_ = true;
+    }
+    ~Busy() { flag_ = false; }
+
+  private:
+    bool& flag_;
+};
+
+struct DrafterState {
+    LookupSettings settings;
+    std::string policy;
+    std::shared_ptr<SharedCache> shared;
+    bool busy = false;
+    std::uint64_t batch = 0;  // number of the current propose call
+};
+
+// A sequence as Python holds it. `batch` finds a sequence named twice in one call.
+struct PySequence {
+    std::shared_ptr<DrafterState> drafter;
+    Sequence sequence;
+    std::uint64_t batch = 0;
+
+    Sequence& open(const char* what) {
+        if (drafter->busy) throw std::runtime_error("the drafter is in use by another thread; one thread calls it");
+        if (sequence.finished()) throw std::invalid_argument(std::string(what) + ": the sequence is finished");
+        return sequence;
+    }
+};
+
+class PyDrafter {
+  public:
+    PyDrafter(int ngram, int max_drafts, int min_match, int miss_backoff, std::shared_ptr<SharedCache> shared,
+              const std::string& policy, nb::object proposal, nb::object none, nb::object sources, nb::object frombuffer,
+              nb::object int32)
+        : state_(std::make_shared<DrafterState>()), proposal_(std::move(proposal)), none_(std::move(none)),
+          sources_(std::move(sources)), frombuffer_(std::move(frombuffer)), int32_(std::move(int32)) {
+        if (min_match < ngram)
+            throw std::invalid_argument("min_match is " + std::to_string(min_match) + "; allowed: at least ngram, " +
+                                        std::to_string(ngram));
+        if (min_match > Sources::kMostMatch)
+            throw std::invalid_argument("min_match is " + std::to_string(min_match) + "; allowed: at most " +
+                                        std::to_string(Sources::kMostMatch));
+        if (shared && shared->key_length() != min_match)
+            throw std::invalid_argument("the shared cache's key length is " + std::to_string(shared->key_length()) +
+                                        "; these settings need " + std::to_string(min_match));
+        state_->settings = {ngram, max_drafts, min_match, miss_backoff};
+        state_->policy = policy;
+        state_->shared = std::move(shared);
+        Sequence check(state_->settings, policy, std::nullopt, nullptr);  // refuses bad settings now
+    }
+
+    PySequence* start(nb::handle prompt, nb::handle prediction, std::optional<std::string> scope) {
+        const Int32s text(prompt, "prompt"), expected(prediction, "prediction");
+        auto sequence = std::unique_ptr<PySequence>(
+            new PySequence{state_, Sequence(state_->settings, state_->policy, std::move(scope), state_->shared), 0});
+        const Busy busy(state_->busy);
+        const nb::gil_scoped_release release;
+        sequence->sequence.begin(text.data(), text.size(), expected.data(), expected.size());
+        return sequence.release();
+    }
+
+    nb::list propose(nb::handle sequences, nb::handle limits) {
+        const nb::object batch = nb::steal(PySequence_Tuple(sequences.ptr()));  // ours: keeps the sequences alive
+        if (!batch.is_valid()) nb::raise_python_error();
+        const Int32s most(limits, "limits");
+        const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(batch.ptr()));
+        if (most.size() != count)
+            throw std::invalid_argument("propose: " + std::to_string(count) + " sequences and " +
+                                        std::to_string(most.size()) + " limits");
+        const Busy busy(state_->busy);
+        gather(batch, most, count);
+        {
+            const nb::gil_scoped_release release;
+            for (std::size_t i = 0; i < count; ++i) {
+                const int limit = std::min(most.data()[i], state_->settings.max_drafts);
+                copies_[i] = gathered_[i]->propose(limit, drafts_.data() + used_);
+                used_ += static_cast<std::size_t>(copies_[i].count);
+            }
+        }
+        return proposals(count);
+    }
+
+    void finish(PySequence& sequence, bool store) {
+        check(sequence, "finish");
+        const Busy busy(state_->busy);
+        const nb::gil_scoped_release release;
+        sequence.sequence.finish(store);
+    }
+
+  private:
+    void check(PySequence& sequence, const char* what) const {
+        if (sequence.drafter != state_) throw std::invalid_argument(std::string(what) + ": the sequence is another drafter's");
+        if (sequence.sequence.finished()) throw std::invalid_argument(std::string(what) + ": the sequence is finished");
+    }
+
+    // Checks every argument before anything changes, and makes room for every draft.
+    void gather(nb::handle batch, const Int32s& limits, std::size_t count) {
+        gathered_.clear();
+        ++state_->batch;
+        for (std::size_t i = 0; i < count; ++i) {
+            PySequence* sequence = nullptr;
+            if (!nb::try_cast(nb::handle(PyTuple_GET_ITEM(batch.ptr(), static_cast<Py_ssize_t>(i))), sequence, false) || !sequence)
+                throw std::invalid_argument("propose: item " + std::to_string(i) + " is not a SequenceDrafter");
+            check(*sequence, "propose");
+            if (sequence->batch == state_->batch)
+                throw std::invalid_argument("propose: item " + std::to_string(i) + " is in the batch twice");
+            sequence->batch = state_->batch;
+            if (sequence->sequence.waiting())
+                throw std::invalid_argument("propose: item " + std::to_string(i) +
+                                            " has a proposal that was neither settled nor abandoned");
+            if (limits.data()[i] < 0)
+                throw std::invalid_argument("propose: limit " + std::to_string(i) + " is " +
+                                            std::to_string(limits.data()[i]) + "; allowed: 0 or more");
+            gathered_.push_back(&sequence->sequence);
+        }
+        copies_.resize(count);
+        drafts_.resize(count * static_cast<std::size_t>(state_->settings.max_drafts));
+        used_ = 0;
+    }
+
+    // One int32 array holds all drafts of the batch; each proposal has its part of it.
+    nb::list proposals(std::size_t count) {
+        nb::object tokens;
+        if (used_ > 0) {
+            nb::object bytes = nb::steal(PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(drafts_.data()),
+                                                                       static_cast<Py_ssize_t>(used_ * sizeof(Token))));
+            if (!bytes.is_valid()) nb::raise_python_error();
+            tokens = frombuffer_(bytes, int32_);
+        }
+        nb::list result = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(count)));
+        if (!result.is_valid()) nb::raise_python_error();
+        std::size_t begin = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            const Copy& copy = copies_[i];
+            nb::object item = none_;
+            if (copy.count > 0) {
+                const std::size_t end = begin + static_cast<std::size_t>(copy.count);
+                nb::object part = tokens;
+                if (end - begin != used_)
+                    part = nb::steal(PySequence_GetSlice(tokens.ptr(), static_cast<Py_ssize_t>(begin), static_cast<Py_ssize_t>(end)));
+                if (!part.is_valid()) nb::raise_python_error();
+                begin = end;
+                item = proposal_(part, nb::handle(PyTuple_GET_ITEM(sources_.ptr(), static_cast<Py_ssize_t>(copy.source) - 1)), copy.match);
+            }
+            PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
+        }
+        return result;
+    }
+
+    std::shared_ptr<DrafterState> state_;
+    nb::object proposal_, none_, sources_, frombuffer_, int32_;
+    std::vector<Sequence*> gathered_;
+    std::vector<Copy> copies_;
+    std::vector<Token> drafts_;
+    std::size_t used_ = 0;
+};
+
+nb::tuple index_propose(const NgramIndex& index, int limit, int min_match) {
+    if (limit < 0) throw std::invalid_argument("limit is " + std::to_string(limit) + "; allowed: 0 or more");
+    const std::size_t start = index.latest();
+    const int match = start ? index.match(start, index.end(), index.size(), Sources::kMostMatch) : 0;
+    const std::size_t count = start && match >= min_match ? std::min(index.size() - start, static_cast<std::size_t>(limit)) : 0;
+    return nb::make_tuple(start, count, match);
+}
+
+nb::list token_list(const Token* tokens, std::size_t count) {
+    nb::list list;
+    for (std::size_t i = 0; i < count; ++i) list.append(tokens[i]);
+    return list;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "Native core of trtserve.lookup. Use the classes of history.py, shared.py, window.py and drafter.py.";
+
+    nb::class_<NgramIndex>(m, "Index")
+        .def(nb::init<int, int>(), nb::arg("ngram"), nb::arg("hash_bits") = 64)
+        .def("append", [](NgramIndex& self, nb::handle tokens) {
+            const Int32s text(tokens, "tokens");
+            self.append(text.data(), text.size());
+        }, nb::arg("tokens"))
+        .def("truncate", [](NgramIndex& self, std::int64_t length) { self.truncate(checked_length(length, "length")); },
+             nb::arg("length"))
+        .def("propose", &index_propose, nb::arg("limit"), nb::arg("min_match"))
+        .def("occurrences", [](const NgramIndex& self) {
+            nb::list places;
+            for (std::size_t at = self.latest(); at != 0; at = self.older(at)) places.append(at);
+            return places;
+        })
+        .def("tokens", [](const NgramIndex& self, std::int64_t start, std::int64_t stop) {
+            const std::size_t from = checked_length(start, "start"), to = checked_length(stop, "stop");
+            if (from > to || to > self.size())
+                throw std::invalid_argument("tokens " + std::to_string(from) + " to " + std::to_string(to) +
+                                            " of a history of " + std::to_string(self.size()));
+            return token_list(self.tokens() + from, to - from);
+        }, nb::arg("start"), nb::arg("stop"))
+        .def_prop_ro("bytes", &NgramIndex::bytes)
+        .def("__len__", &NgramIndex::size);
+
+    nb::class_<Window>(m, "Window")
+        .def(nb::init<int, int>(), nb::arg("max_drafts"), nb::arg("miss_backoff"))
+        .def("skip_round", &Window::skip_round)
+        .def("settle", [](Window& self, int proposed, int accepted) {
+            if (proposed < 1 || accepted < 0 || accepted > proposed)
+                throw std::invalid_argument("settle: " + std::to_string(accepted) + " accepted of " +
+                                            std::to_string(proposed) + " proposed; allowed: 0 to proposed, of at least 1");
+            self.settle(proposed, accepted);
+        }, nb::arg("proposed"), nb::arg("accepted"))
+        .def_prop_ro("size", &Window::size)
+        .def_prop_ro("backing_off", &Window::backing_off)
+        .def_prop_ro("rounds_skipped", &Window::rounds_skipped);
+
+    nb::class_<SharedCache>(m, "SharedCache")
+        .def(nb::init<std::size_t, int, int, std::size_t>(), nb::arg("budget"), nb::arg("scopes"), nb::arg("key_length"),
+             nb::arg("min_share_tokens") = SharedCache::kMinShareTokens)
+        .def("insert", [](SharedCache& self, const std::string& scope, nb::handle tokens) {
+            const Int32s text(tokens, "tokens");
+            const nb::gil_scoped_release release;
+            self.insert(scope, text.data(), text.size());
+        }, nb::arg("scope"), nb::arg("tokens"))
+        .def("propose", [](SharedCache& self, const std::string& scope, nb::handle tail, int limit) {
+            const Int32s text(tail, "tail");
+            if (limit < 0) throw std::invalid_argument("limit is " + std::to_string(limit) + "; allowed: 0 or more");
+            std::vector<Token> out(static_cast<std::size_t>(std::min<std::int64_t>(limit, static_cast<std::int64_t>(self.share().tokens))));
+            const auto found = self.copy(scope, text.data() + text.size(), text.size(), static_cast<int>(out.size()),
+                                         Sources::kMostMatch, out.data());
+            return nb::make_tuple(token_list(out.data(), static_cast<std::size_t>(found.count)), found.match);
+        }, nb::arg("scope"), nb::arg("tail"), nb::arg("limit"))
+        .def("stats", [](const SharedCache& self) {
+            const SharedCacheStats s = self.stats();
+            return nb::make_tuple(s.bytes, s.budget, s.scopes, s.evictions, s.documents, s.tokens);
+        })
+        .def_prop_ro("key_length", &SharedCache::key_length)
+        .def_prop_ro("share_bytes", [](const SharedCache& self) { return self.share().bytes; })
+        .def_prop_ro("share_slots", [](const SharedCache& self) { return self.share().slots; })
+        .def_prop_ro("share_tokens", [](const SharedCache& self) { return self.share().tokens; });
+
+    nb::class_<PySequence>(m, "SequenceDrafter")
+        .def("observe", [](PySequence& self, nb::handle tokens) {
+            const Int32s text(tokens, "tokens");
+            self.open("observe").observe(text.data(), text.size());
+        }, nb::arg("tokens"))
+        .def("settle", [](PySequence& self, int accepted, std::optional<int> verified) {
+            self.open("settle").settle(accepted, verified);
+        }, nb::arg("accepted"), nb::arg("verified") = nb::none())
+        .def("abandon", [](PySequence& self) { self.open("abandon").abandon(); })
+        .def("rewind", [](PySequence& self, std::int64_t length) {
+            self.open("rewind").rewind(checked_length(length, "length"));
+        }, nb::arg("length"))
+        .def_prop_ro("length", [](const PySequence& self) { return self.sequence.history().size(); })
+        .def_prop_ro("window", [](const PySequence& self) { return self.sequence.policy().window(); })
+        .def_prop_ro("backing_off", [](const PySequence& self) { return self.sequence.policy().backing_off(); })
+        .def_prop_ro("rounds_skipped", [](const PySequence& self) { return self.sequence.policy().rounds_skipped(); })
+        .def_prop_ro("finished", [](const PySequence& self) { return self.sequence.finished(); })
+        .def_prop_ro("bytes", [](const PySequence& self) { return self.sequence.bytes(); });
+
+    nb::class_<PyDrafter>(m, "Drafter")
+        .def(nb::init<int, int, int, int, std::shared_ptr<SharedCache>, const std::string&, nb::object, nb::object, nb::object,
+                      nb::object, nb::object>(),
+             nb::arg("ngram"), nb::arg("max_drafts"), nb::arg("min_match"), nb::arg("miss_backoff"),
+             nb::arg("shared").none(), nb::arg("policy"), nb::arg("proposal"), nb::arg("no_copy"), nb::arg("sources"),
+             nb::arg("frombuffer"), nb::arg("int32"))
+        .def("start", &PyDrafter::start, nb::arg("prompt"), nb::arg("prediction"), nb::arg("scope").none(),
+             nb::rv_policy::take_ownership)
+        .def("propose", &PyDrafter::propose, nb::arg("sequences"), nb::arg("limits"))
+        .def("finish", &PyDrafter::finish, nb::arg("sequence"), nb::arg("store"));
+}

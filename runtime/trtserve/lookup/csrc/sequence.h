@@ -1,0 +1,101 @@
+// One sequence's side of drafting: its history, its prediction, its policy, and the copy that waits to be settled.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "policy.h"
+
+namespace trtlookup {
+
+class Sequence {
+  public:
+    Sequence(const LookupSettings& settings, const std::string& policy, std::optional<std::string> scope,
+             std::shared_ptr<SharedCache> shared)
+        : policy_(make_policy(policy, settings)), history_(settings.ngram), scope_(scope.value_or("")),
+          shared_(scope ? std::move(shared) : nullptr) {}
+
+    // Called once, before anything else.
+    void begin(const Token* prompt, std::size_t prompt_length, const Token* prediction, std::size_t prediction_length) {
+        history_.append(prompt, prompt_length);
+        prompt_length_ = prompt_length;
+        if (prediction_length == 0) return;
+        prediction_.emplace(history_.ngram());
+        prediction_->append(prediction, prediction_length);
+    }
+
+    // At most `limit` drafts, at most as many as fit `out`. With no copy, nothing waits to be settled.
+    Copy propose(int limit, Token* out) {
+        const Sources sources(history_, prompt_length_, prediction_ ? &*prediction_ : nullptr, agreed_, shared_.get(), scope_);
+        waiting_ = policy_->propose(sources, limit, out);
+        return waiting_;
+    }
+
+    bool waiting() const noexcept { return waiting_.count > 0; }
+
+    void settle(int accepted, std::optional<int> verified) {
+        if (!waiting()) throw std::invalid_argument("settle: no proposal waits to be settled");
+        const int proposed = verified.value_or(waiting_.count);
+        if (proposed < 1 || proposed > waiting_.count)
+            throw std::invalid_argument("settle: verified is " + std::to_string(proposed) + "; allowed: 1 to " +
+                                        std::to_string(waiting_.count) + ", the drafts proposed");
+        if (accepted < 0 || accepted > proposed)
+            throw std::invalid_argument("settle: accepted is " + std::to_string(accepted) + "; allowed: 0 to " +
+                                        std::to_string(proposed) + ", the drafts verified");
+        policy_->settle(waiting_.source, proposed, accepted);
+        waiting_ = {};
+    }
+
+    void abandon() noexcept { waiting_ = {}; }
+
+    void observe(const Token* tokens, std::size_t count) {
+        history_.append(tokens, count);
+        if (!prediction_) return;
+        const std::size_t output = history_.size() - prompt_length_ - count;
+        if (agreed_ != output) return;
+        while (agreed_ < output + count && agreed_ < prediction_->size() &&
+               prediction_->tokens()[agreed_] == history_.tokens()[prompt_length_ + agreed_])
+            ++agreed_;
+    }
+
+    void rewind(std::size_t length) {
+        history_.truncate(length);
+        prompt_length_ = std::min(prompt_length_, length);
+        agreed_ = std::min(agreed_, length - prompt_length_);
+    }
+
+    // Ends the sequence: its text goes to the shared cache where `store` and it has a scope, its memory is freed.
+    void finish(bool store) {
+        if (store && shared_) shared_->insert(scope_, history_.tokens(), history_.size());
+        finished_ = true;
+        waiting_ = {};
+        prompt_length_ = agreed_ = 0;
+        history_ = NgramIndex(history_.ngram());
+        prediction_.reset();
+        shared_.reset();
+    }
+
+    bool finished() const noexcept { return finished_; }
+    const NgramIndex& history() const noexcept { return history_; }
+    const Policy& policy() const noexcept { return *policy_; }
+    std::size_t bytes() const noexcept { return history_.bytes() + (prediction_ ? prediction_->bytes() : 0); }
+
+  private:
+    std::unique_ptr<Policy> policy_;
+    NgramIndex history_;
+    std::size_t prompt_length_ = 0;
+    std::optional<NgramIndex> prediction_;
+    std::size_t agreed_ = 0;  // output tokens that equal the prediction's first ones
+    std::string scope_;
+    std::shared_ptr<SharedCache> shared_;
+    Copy waiting_;
+    bool finished_ = false;
+};
+
+}  // namespace trtlookup

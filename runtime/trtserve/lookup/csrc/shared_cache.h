@@ -1,0 +1,136 @@
+// The cross-request cache: copies from finished requests of the same scope, bounded in bytes, scopes kept apart.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "hashing.h"
+
+namespace trtlookup {
+
+// A zeroed array of a fixed size. Its pages are taken from the system when they are first written.
+template <typename T>
+class FixedArray {
+  public:
+    explicit FixedArray(std::size_t size) : size_(size), data_(static_cast<T*>(std::calloc(size, sizeof(T)))) {
+        if (!data_) throw std::bad_alloc();
+    }
+    std::size_t size() const noexcept { return size_; }
+    std::size_t bytes() const noexcept { return size_ * sizeof(T); }
+    T& operator[](std::size_t i) noexcept { return data_.get()[i]; }
+    const T& operator[](std::size_t i) const noexcept { return data_.get()[i]; }
+
+  private:
+    struct Free {
+        void operator()(T* data) const noexcept { std::free(data); }
+    };
+    std::size_t size_;
+    std::unique_ptr<T, Free> data_;
+};
+
+// How a scope's bytes are divided.
+struct Share {
+    std::size_t bytes;   // of one scope
+    std::size_t slots;   // 8-byte entries: the largest power of two within half the share
+    std::size_t tokens;  // 4-byte tokens: the rest
+
+    static Share of(std::size_t bytes) noexcept;
+};
+
+// One scope's text: a ring of tokens and a table from n-grams to places in it. Knows of no other scope.
+//
+// A place is the number of tokens ever written before it, so a place whose text was overwritten is recognised as
+// older than the ring. The first token of a stored stretch carries a mark (bit 31): nothing reads across it.
+class ScopeText {
+  public:
+    ScopeText(const Share& share, const WindowHash& hash) : hash_(&hash), slots_(share.slots), ring_(share.tokens) {}
+
+    std::size_t bytes() const noexcept { return slots_.bytes() + ring_.bytes(); }
+
+    // Stores a document of more than key-length tokens. Returns the tokens written to the ring.
+    std::size_t insert(const Token* tokens, std::size_t count) noexcept;
+
+    struct Found {
+        int count;  // tokens copied; 0 when there is no copy
+        int match;  // tokens before them that equal the tail, counted to `most_match`
+    };
+    // What followed the key that ends at `tail_end`: at most `limit` tokens to `out`, never past the stretch's end.
+    Found copy(const Token* tail_end, std::size_t available, int limit, int most_match, Token* out) const noexcept;
+
+  private:
+    // 48 bits of place and 16 of hash. 0 is empty: no key ends before place 1.
+    using Slot = std::uint64_t;
+    using Place = std::uint64_t;
+    static constexpr std::uint32_t kStart = 0x80000000u;
+
+    std::size_t slot_of(std::uint64_t mixed) const noexcept { return static_cast<std::size_t>(mixed >> 16) & (slots_.size() - 1); }
+    Place oldest() const noexcept { return written_ > ring_.size() ? written_ - ring_.size() : 0; }
+    std::uint32_t at(Place place) const noexcept { return ring_[static_cast<std::size_t>(place % ring_.size())]; }
+    Place find(const Token* tail_end, std::uint64_t mixed) const noexcept;
+    void write(Token token, bool starts) noexcept;
+
+    const WindowHash* hash_;
+    FixedArray<Slot> slots_;
+    FixedArray<std::uint32_t> ring_;
+    Place written_ = 0;
+    std::size_t cursor_ = 0;  // written_ modulo the ring's size
+};
+
+struct SharedCacheStats {
+    std::size_t bytes;         // allocated now
+    std::size_t budget;        // never exceeded
+    std::size_t scopes;        // held now
+    std::uint64_t evictions;   // scopes dropped
+    std::uint64_t documents;   // inserted, ever
+    std::uint64_t tokens;      // written to rings, ever
+};
+
+// All scopes. Every call locks, so that statistics can be read from any thread.
+class SharedCache {
+  public:
+    static constexpr std::size_t kMinShareTokens = 1024;
+    static constexpr int kKnownRun = 32;  // tokens predicted in a row after which the rest of a repeat is skipped
+
+    SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens = kMinShareTokens);
+
+    int key_length() const noexcept { return hash_.window(); }
+    const Share& share() const noexcept { return share_; }
+
+    // Throws std::invalid_argument for a negative token and std::bad_alloc; then no text has been stored.
+    void insert(const std::string& scope, const Token* tokens, std::size_t count);
+
+    ScopeText::Found copy(const std::string& scope, const Token* tail_end, std::size_t available, int limit,
+                          int most_match, Token* out);
+
+    SharedCacheStats stats() const;
+
+  private:
+    struct Scope {
+        std::string name;
+        ScopeText text;
+    };
+    using Scopes = std::list<Scope>;  // most recently used first
+
+    Scope* touch(const std::string& name);
+    Scope& open(const std::string& name);
+
+    WindowHash hash_;
+    Share share_;
+    std::size_t budget_;
+    std::size_t max_scopes_;
+    mutable std::mutex mutex_;
+    Scopes scopes_;
+    std::unordered_map<std::string_view, Scopes::iterator> by_name_;  // keys are the names in scopes_
+    std::uint64_t evictions_ = 0;
+    std::uint64_t documents_ = 0;
+    std::uint64_t tokens_ = 0;
+};
+
+}  // namespace trtlookup

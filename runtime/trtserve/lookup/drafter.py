@@ -1,0 +1,102 @@
+"""All copy sources of one engine: what each sequence's next round may verify.
+
+A round, for the sequences that take part in it::
+
+    proposals = drafter.propose(sequences, limits)   # one call for the batch
+    ...                                              # verify
+    sequence.settle(accepted)                        # where its proposal was verified, else sequence.abandon()
+    sequence.observe(emitted)                        # the round's committed tokens
+
+Sources are asked in order: ``history`` (the sequence's own prompt and output), ``prediction`` (its predicted output),
+``shared`` (finished requests of its scope). Whether, from where and how long a sequence copies is its policy's choice.
+
+``policy="window"``
+    The latest earlier occurrence of the last ``ngram`` tokens counts when the match spans ``min_match``. Length: the
+    least of the limit, the window, and what is left of the source. Each call of ``propose`` that names the sequence is
+    one round for its miss backoff, whatever the limit.
+
+The prediction is searched like the history, with the sequence's own last tokens. Besides, it is anchored at the
+output's start: while all output so far equals the prediction's beginning (with no output yet, trivially), the copy is
+what comes next in the prediction, whatever the length of the match, which is 0 at the first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtserve.engine.protocol import SOURCES, Source
+from trtserve.lookup import _native
+from trtserve.lookup._native import SequenceDrafter
+from trtserve.lookup.shared import SharedCache
+from trtserve.lookup.tokens import Tokens
+from trtserve.settings import PromptLookup
+
+__all__ = ["NO_COPY", "Drafter", "Proposal", "SequenceDrafter"]
+
+_NO_TOKENS: NDArray[np.int32] = np.empty(0, np.int32)
+_NO_TOKENS.flags.writeable = False
+
+
+class Proposal(NamedTuple):
+    """One sequence's drafts for one round. Without a copy: no tokens, no source, match 0."""
+
+    tokens: NDArray[np.int32]  # [n] drafts; a part of an array that the batch's proposals share
+    source: Source | None
+    match: int  # tokens before the copy's start that equal the sequence's last tokens, counted to 64
+
+
+NO_COPY = Proposal(_NO_TOKENS, None, 0)
+
+
+class Drafter:
+    """Drafts for the sequences of one engine. One thread calls it and its sequences; another gets a RuntimeError.
+
+    Args:
+        settings: ``ngram``, ``max_drafts``, ``min_match`` and ``miss_backoff`` are obeyed here. ``max_seqs`` and
+            ``batch_max_drafts`` depend on the batch: the caller obeys them through the limits it gives.
+        shared: the cross-request cache, made with ``key_length=settings.effective_min_match``.
+        policy: the name of the drafting policy.
+    """
+
+    def __init__(self, settings: PromptLookup, *, shared: SharedCache | None = None, policy: str = "window") -> None:
+        self._native = _native.Drafter(
+            ngram=settings.ngram,
+            max_drafts=settings.max_drafts,
+            min_match=settings.effective_min_match,
+            miss_backoff=settings.miss_backoff,
+            shared=shared.native if shared else None,
+            policy=policy,
+            proposal=Proposal,
+            no_copy=NO_COPY,
+            sources=cast("tuple[str, str, str]", SOURCES[:3]),
+            frombuffer=np.frombuffer,
+            int32=np.dtype(np.int32),
+        )
+
+    def start(self, prompt: Tokens, *, prediction: Tokens = (), scope: str | None) -> SequenceDrafter:
+        """Index a new sequence's prompt and prediction.
+
+        ``scope`` names whose finished requests it may copy from, and to whom it leaves its own text; None: neither.
+        Scopes are compared as they are: make them with ``trtserve.lookup.shared.scope_name``.
+        """
+        return self._native.start(prompt, prediction, scope)
+
+    def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens) -> list[Proposal]:
+        """Drafts for one round of a batch: one native call, without the GIL.
+
+        ``limits[i]`` is the most drafts sequence i may have by tier, token budget and context, int32 ``[B]``; 0 gives
+        none. Every proposal that is not empty waits until it is settled or abandoned. ValueError, with nothing changed,
+        where a sequence is finished, another drafter's, named twice, or still has a proposal waiting.
+        """
+        return cast("list[Proposal]", self._native.propose(sequences, limits))
+
+    def finish(self, sequence: SequenceDrafter, *, store: bool) -> None:
+        """End a sequence and free its memory. ``store`` leaves its prompt and output in the shared cache.
+
+        Without a shared cache or a scope nothing is stored. A proposal still waiting counts as abandoned.
+        """
+        self._native.finish(sequence, store)

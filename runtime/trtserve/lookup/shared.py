@@ -1,0 +1,97 @@
+"""The cross-request cache: copies from finished requests of the same scope, bounded in bytes, scopes kept apart."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trtserve.lookup import _native
+from trtserve.lookup.tokens import Tokens
+from trtserve.settings import PromptLookup
+
+
+class SharedCacheStats(NamedTuple):
+    """A snapshot. The last three only grow."""
+
+    bytes: int  # allocated for tables and rings now
+    budget: int  # never exceeded
+    scopes: int  # held now
+    evictions: int  # scopes dropped
+    documents: int  # documents inserted
+    tokens: int  # tokens written to rings
+
+
+class SharedCopy(NamedTuple):
+    """What followed the tail's key in an earlier document of the scope."""
+
+    tokens: list[int]  # at least 1
+    match: int  # tokens before them that equal the tail's last tokens, counted to 64
+
+
+def scope_name(*parts: str) -> str:
+    """One scope's name from its parts (model, tokenizer, adapter, tenant, salt): different parts, different names."""
+    return "".join(f"{len(part)}:{part}" for part in parts)
+
+
+class SharedCache:
+    """Texts of finished requests by scope, for copies into later requests of the same scope.
+
+    Memory is split evenly over the scopes. A scope's share, taken when its first document comes and never changed,
+    is a table of 8-byte entries, the largest power of two within half the share, and a ring of 4-byte tokens, the rest.
+
+    ``insert`` walks a document's keys (runs of ``key_length`` tokens). While a key's entry already predicts the next
+    token, nothing is stored. What is not known is written to the ring, after the key before it and together with known
+    runs of fewer than 32 tokens inside it; a longer known run ends the stretch, and the rest of the repeat is skipped.
+    So a re-sent conversation costs its new turn and one key. A copy never runs past the stretch it lies in, hence never
+    past its document. The ring overwrites its oldest tokens, and each entry is checked against the ring's tokens before
+    it is used.
+
+    One scope more than allowed drops the least recently used scope whole (inserting and proposing both are uses).
+    Apart from that no call on one scope reads or changes another. Proposals depend on the order and arguments of calls
+    alone.
+
+    Args:
+        mb: MiB for all scopes together, 1 to 65536.
+        scopes: scopes kept, 1 to 256.
+        key_length: tokens that must match, 1 to 64: max(ngram, min_match).
+
+    Raises ValueError where a share's ring would hold fewer than 1,024 tokens; the message has the numbers.
+    """
+
+    def __init__(self, mb: int, scopes: int, key_length: int) -> None:
+        if not 1 <= mb <= 65536:
+            raise ValueError(f"shared cache: mb is {mb}; allowed: 1 to 65536")
+        self.native = _native.SharedCache(mb << 20, scopes, key_length)
+
+    @classmethod
+    def from_settings(cls, settings: PromptLookup) -> SharedCache | None:
+        """The cache these settings ask for; None where it is off."""
+        shared = settings.shared_cache
+        return cls(shared.mb, shared.scopes, settings.effective_min_match) if shared.mb else None
+
+    def insert(self, scope: str, tokens: Tokens) -> None:
+        """Store a finished request's prompt and output as one document of ``scope``.
+
+        One of at most ``key_length`` tokens is ignored. ValueError for a negative id, with nothing stored.
+        """
+        self.native.insert(scope, tokens)
+
+    def propose(self, scope: str, tail: Tokens, limit: int) -> SharedCopy | None:
+        """A copy of at most ``limit`` tokens for a sequence that ends in ``tail``; None without one.
+
+        ``tail`` needs at least ``key_length`` tokens; more of them only lengthen the match reported.
+        """
+        tokens, match = self.native.propose(scope, tail, limit)
+        return SharedCopy(tokens, match) if tokens else None
+
+    def stats(self) -> SharedCacheStats:
+        """May be called from any thread."""
+        return SharedCacheStats(*self.native.stats())
+
+    @property
+    def key_length(self) -> int:
+        return self.native.key_length
+
+    @property
+    def share(self) -> tuple[int, int, int]:
+        """(bytes, table entries, ring tokens) of each scope."""
+        return self.native.share_bytes, self.native.share_slots, self.native.share_tokens
