@@ -18,60 +18,27 @@ from trtbuild.checkpoint.base import CheckpointError
 T = TypeVar("T", int, float, bool, str)
 
 HARMLESS = frozenset(
-    [
-        "architectures",
-        "model_type",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "name",
-        "_name_or_path",
-        "_model_name_or_path",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "unk_token_id",
-        "sep_token_id",
-        "use_cache",
-        "initializer_range",
-        "pretraining_tp",
-        "attention_dropout",
-        "hidden_dropout",
-        "resid_pdrop",
-        "embd_pdrop",
-        "attn_pdrop",
-        "attention_probs_dropout_prob",
-        "hidden_dropout_prob",
-        "rope_dropout",
-        "classifier_dropout",
-        "id2label",
-        "label2id",
-        "task_specific_params",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-        "problem_type",
+    {
         "_attn_implementation",
-        "attn_implementation",
         "_attn_implementation_autoset",
-        "use_flash_attn",
+        "_flash_attn_2_enabled",
+        "attention_dropout",
+        "attention_probs_dropout_prob",
+        "attn_implementation",
+        "attn_pdrop",
+        "chunk_size_feed_forward",
+        "flash_attention",
+        "layerdrop",
+        "output_attentions",
+        "rope_dropout",
         "use_flash_attention",
         "use_flash_attention_2",
-        "_flash_attn_2_enabled",
-        "flash_attention",
-        "gradient_checkpointing",
-        "unsloth_version",
-        "unsloth_fixed",
-        "torchscript",
-        "use_bfloat16",
-        "chunk_size_feed_forward",
-        "router_aux_loss_coef",
-        "mlp_dropout",
-        "layerdrop",
-        "train_attention_window",
-    ]
+        "use_flash_attn",
+    }
 )
-"""Training, bookkeeping and kernel choice: none of these changes what a forward pass computes."""
+"""Training, bookkeeping and kernel choice: none of these changes what a forward pass computes.
+
+Only names that ``ABOUT_THE_FORWARD`` would match need to be here."""
 
 ABOUT_THE_FORWARD = re.compile(
     r"rope|rotary|attn|attention|norm|scal|bias|softcap|multiplier|window|alibi|act_fn|activation|hidden_act|moe|expert"

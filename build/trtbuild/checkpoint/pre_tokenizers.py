@@ -65,10 +65,8 @@ BY_NAME = {
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS_GPT2),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer((LLAMA3,))),
-    **dict.fromkeys(("qwen2", "megrez"), _QWEN2),
-    # Trained on Qwen's weights, but with a tokenizer of its own that composes nothing.
-    "deepseek-r1-qwen": PreTokenizer((QWEN2,)),
-    "stablelm2": PreTokenizer((QWEN2,)),
+    "qwen2": _QWEN2,
+    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "stablelm2"), PreTokenizer((QWEN2,))),
     "tekken": PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _GPT4O),
 }

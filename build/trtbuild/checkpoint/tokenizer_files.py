@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from trtbuild.checkpoint.base import CheckpointError
 from trtserve.engine_dir import TokenizerRecord
+from trtserve.token_bytes import piece_decoder
 
 TEMPLATE_NAME = "chat_template.jinja"
 TOKENIZER_NAME = "tokenizer.json"
@@ -46,10 +47,18 @@ class TokenizerFiles:
     chat_template: str | None = None
 
     def save(self, directory: Path) -> TokenizerRecord:
-        """Write the files into ``directory``; returns the record. Padding and truncation are taken out."""
+        """Write the files into ``directory``; returns the record. Padding and truncation are taken out.
+
+        Raises CheckpointError when serving could not turn the tokenizer's tokens back into text.
+        """
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
-        text = json.dumps(json.loads(self.tokenizer.to_str()), ensure_ascii=False, separators=(",", ":"))
+        layout = json.loads(self.tokenizer.to_str())
+        try:
+            piece_decoder(layout.get("decoder"))
+        except ValueError as e:
+            raise CheckpointError(f"{self.where}: tokenizer.json: {e}") from e
+        text = json.dumps(layout, ensure_ascii=False, separators=(",", ":"))
         (directory / TOKENIZER_NAME).write_text(text + "\n", encoding="utf-8")
         if self.chat_template is not None:
             size = len(self.chat_template.encode("utf-8", "surrogatepass"))
