@@ -1,0 +1,12 @@
+#include "simd_generic.h"
+//
+#include "kernels_impl.h"
+
+namespace trtlookup::cpu {
+
+const Kernels* kernels_generic() {
+  static constexpr Kernels kernels = table("generic");
+  return &kernels;
+}
+
+}  // namespace trtlookup::cpu
