@@ -104,7 +104,7 @@ def write_report(results: dict[str, Any], out: Path) -> None:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`; do not edit. Ratios are measured in one process in which the alternatives take turns.",
+        "Written by `make bench`; do not edit. Ratios come from one process in which the alternatives take turns.",
         "",
         f"Measured {m['date']} on {m['cpu']} ({m['cores']} cores, {m['threads']} threads), Python {m['python']}, torch "
         f"{m['torch']}, transformers {m['transformers']}, trtlookup {m['trtlookup']}. The model is "
