@@ -11,16 +11,19 @@ from __future__ import annotations
 import codecs
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trtserve.engine.local import LocalEngine
+from trtserve.engine.protocol import Completion, Delta, Finish
 from trtserve.engine_dir import Manifest, TokenizerRecord
 from trtserve.executor.base import Executor, ExecutorInfo, StepInput, StepOutput, TokenLogprobs
 from trtserve.model_config import DecoderConfig
-from trtserve.sampling import PROMPT_BIT, SamplingState
+from trtserve.sampling import PROMPT_BIT, SamplingParams, SamplingState
 from trtserve.settings import Limits, PromptLookup, Speculative, plan_tiers
 
 PIECES: tuple[bytes, ...] = (
@@ -83,7 +86,12 @@ def mix(*values: int) -> int:
 
 
 #: How much each token likes to follow another, 0 to 1. [VOCAB, VOCAB]
-HABITS = [[(mix(5, last, v) >> 40) / (1 << 24) for v in range(VOCAB)] for last in range(VOCAB)]
+HABITS = np.array([[(mix(5, last, v) >> 40) / (1 << 24) for v in range(VOCAB)] for last in range(VOCAB)])
+
+
+@lru_cache(maxsize=1 << 16)
+def _noise(state: int) -> NDArray[np.float64]:
+    return np.array([(mix(state, v) >> 40) / (1 << 24) for v in range(VOCAB)])
 
 
 class ToyExecutor(Executor):
@@ -154,7 +162,7 @@ class ToyExecutor(Executor):
         history = self.kv_tokens[slot, : position + 1]
         last = int(history[-1])
         # Mostly what the last token suggests, so that text repeats itself; a little of everything before it.
-        out = np.array([2 * HABITS[last][v] + (mix(state, v) >> 40) / (1 << 24) for v in range(VOCAB)])
+        out = 2 * HABITS[last] + _noise(state)
         assert (history >= 0).all(), "a row attends to positions that were never written"
         if position >= 2 and (mix(state, 991) >> 11) / (1 << 53) < self.repeat:
             same = np.flatnonzero((history[:-2] == history[-2]) & (history[1:-1] == history[-1]))
@@ -163,7 +171,7 @@ class ToyExecutor(Executor):
         out[EOS] = 4.0 if (mix(state, 17) >> 11) / (1 << 53) < self.eos_rate else -4.0
         out[EOT] = -4.0
         if position + 1 < len(self.forced):
-            out[self.forced[position + 1]] += 100.0
+            out[self.forced[position + 1]] += 50.0
         return out
 
     def step(self, batch: StepInput) -> StepOutput:
@@ -378,3 +386,65 @@ def toy_manifest(limits: Limits, speculative: Speculative, **fields: object) -> 
         "built_with": {"trtlookup": "0", "python": "3"},
     }
     return Manifest.model_validate({**values, **fields})
+
+
+def reference(prompt: Sequence[int], params: SamplingParams, *, max_seq_len: int = 128, **executor: Any) -> list[int]:
+    """What the model writes, one row at a time and with no engine: tokens up to and with the end token."""
+    model = ToyExecutor(toy_limits(max_batch_size=1, max_seq_len=max_seq_len), toy_speculative(False), **executor)
+    ends = () if params.ignore_eos else (EOS, EOT)
+    state = SamplingState.start(params, np.array(prompt, np.int32), VOCAB, (*ends, *params.stop_token_ids))
+    for position, token in enumerate(prompt[:-1]):
+        model.prefill(0, position, np.array([token], np.int32))
+    out: list[int] = []
+    budget = min(params.max_tokens or max_seq_len, max_seq_len - len(prompt))
+    last = prompt[-1]
+    while len(out) < budget:
+        step = model.step(
+            StepInput(
+                np.array([0], np.int32),
+                np.array([len(prompt) - 1 + len(out)], np.int32),
+                np.array([1], np.int32),
+                np.array([last], np.int32),
+                [state],
+            )
+        )
+        last = int(step.targets[0])
+        out.append(last)
+        state.commit(step.targets)
+        if last in ends or last in params.stop_token_ids:
+            break
+    return out
+
+
+def collect(generation: Iterable[Delta | Finish]) -> Completion:
+    """A generation read to its end, with the checks every stream must pass."""
+    done = Completion("")
+    for event in generation:
+        assert done.finish is None, "an event after the finish"
+        if isinstance(event, Finish):
+            done.finish = event
+        else:
+            assert "".join(text for text, _ in event.spans) == event.text
+            done.text += event.text
+            done.tokens += event.tokens
+    assert done.finish is not None
+    assert done.finish.stats.completion_tokens == len(done.tokens)
+    return done
+
+
+def token_ids(completion: Completion) -> list[int]:
+    return [t.token for t in completion.tokens]
+
+
+def text_engine(
+    make_engine: Callable[..., LocalEngine],
+    prompt: Sequence[int],
+    text: Sequence[int],
+    *,
+    drafts: bool = True,
+    **options: Any,
+) -> LocalEngine:
+    """An engine whose model writes ``text`` after ``prompt``; with ``drafts``, all of it is proposed and accepted."""
+    oracle = OracleDrafter({tuple(prompt): list(text)})
+    options["executor"] = {"forced": [*prompt, *text], "eos_rate": 0.0, **options.get("executor", {})}
+    return make_engine(drafter=oracle if drafts else None, **options)

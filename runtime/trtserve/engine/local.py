@@ -53,8 +53,9 @@ from trtserve.settings import Speculative
 
 _log = logging.getLogger(__name__)
 
-#: The smallest prefix that is worth copying from another slot, in tokens.
-COPY_MIN = 32
+#: The smallest gain that is worth a copy from another slot, in tokens. Copying keys and values is far cheaper than
+#: computing them, but a few tokens more or less do not change what a chunk costs.
+COPY_MIN = 8
 #: Executor failures in a row, without a good step between them, after which the engine calls itself unhealthy.
 MAX_FAILURES = 3
 

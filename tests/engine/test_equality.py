@@ -1,0 +1,154 @@
+"""The text is the same whatever drafts, whoever else is in the batch and whenever a request arrives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trtserve.engine.local import LocalEngine
+from trtserve.engine.protocol import Completion, GenerationRequest
+from trtserve.sampling import SamplingParams
+
+from .toy import EOS, OracleDrafter, ToyDrafter, ToyExecutor, WrongDrafter, collect, reference, token_ids
+
+Make = Callable[..., LocalEngine]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "seeded": {"temperature": 0.8},
+    "filtered": {"temperature": 1.2, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
+    "penalties": {"temperature": 0.7, "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 1.0},
+    "held_back": {"temperature": 0, "min_tokens": 12, "logit_bias": {3: 2.0, 7: -100.0, EOS: 1.0}},
+}
+PER_KIND = 40
+
+
+def workload() -> list[GenerationRequest]:
+    """Prompts that repeat themselves in part, for every kind of sampling."""
+    draw = random.Random(20)
+    requests = []
+    for kind in KINDS.values():
+        for i in range(PER_KIND):
+            block = [draw.randrange(46) for _ in range(draw.randint(2, 20))]
+            prompt = [draw.randrange(46) for _ in range(draw.randint(0, 10))] + block
+            if i % 2:
+                prompt += [draw.randrange(46) for _ in range(draw.randint(0, 4))] + block[: draw.randint(1, len(block))]
+            most = draw.choice([None, 1, 2, 3, 24, 40])
+            params = SamplingParams(**{**kind, "seed": i, "max_tokens": None if "min_tokens" in kind else most})
+            requests.append(GenerationRequest(prompt, params))
+    return requests
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[GenerationRequest]:
+    return workload()
+
+
+@pytest.fixture(scope="module")
+def expected(requests: list[GenerationRequest]) -> list[list[int]]:
+    return [reference(list(r.prompt), r.params) for r in requests]
+
+
+def drafter_named(name: str, requests: list[GenerationRequest], expected: list[list[int]]) -> ToyDrafter | None:
+    if name == "oracle":
+        return OracleDrafter({tuple(r.prompt): text for r, text in zip(requests, expected, strict=True)})
+    return {"off": None, "copies": ToyDrafter(), "wrong": WrongDrafter()}[name]
+
+
+def check(done: list[Completion], expected: list[list[int]]) -> None:
+    for completion, tokens in zip(done, expected, strict=True):
+        assert token_ids(completion) == tokens
+        assert completion.finish is not None
+        assert completion.finish.reason == ("stop" if tokens[-1] == EOS else "length")
+
+
+def test_workload_ends_in_every_way(expected: list[list[int]]) -> None:
+    ends = [tokens[-1] == EOS for tokens in expected]
+    assert len(expected) == 200 and 10 < sum(ends) < 190
+
+
+@pytest.mark.parametrize("name", ["off", "copies", "wrong", "oracle"])
+def test_one_at_a_time(
+    name: str, make_engine: Make, requests: list[GenerationRequest], expected: list[list[int]]
+) -> None:
+    drafter = drafter_named(name, requests, expected)
+    engine = make_engine(drafter=drafter)
+    check([collect(engine.submit(r)) for r in requests], expected)
+    stats = engine.metrics()
+    drafts, accepted = stats["draft_tokens_total"]["history"], stats["accepted_tokens_total"]["history"]
+    if name == "off":
+        assert drafts == 0 and stats["rounds_total"] == sum(map(len, expected))
+    elif name == "copies":
+        assert 0 < accepted < drafts
+    elif name == "wrong":
+        assert accepted == 0 < drafts and stats["rounds_total"] == sum(map(len, expected))
+    else:
+        assert accepted == drafts > 0
+        assert stats["rounds_total"] == sum(-(-len(tokens) // 9) for tokens in expected)
+    assert stats["generation_tokens_total"] == sum(map(len, expected))
+
+
+@pytest.mark.parametrize("name", ["off", "copies", "wrong", "oracle"])
+@pytest.mark.parametrize("max_batch_size", [2, 8])
+def test_together_arriving_at_odd_moments(
+    name: str,
+    max_batch_size: int,
+    make_engine: Make,
+    requests: list[GenerationRequest],
+    expected: list[list[int]],
+) -> None:
+    engine = make_engine(
+        drafter=drafter_named(name, requests, expected),
+        limits={"max_batch_size": max_batch_size},
+        lookup={"max_seqs": 4},
+    )
+    draw = random.Random(7)
+    executor = engine._executor
+    assert isinstance(executor, ToyExecutor)
+    waiting = list(requests)
+    generations = []
+
+    def arrive(_: object) -> None:
+        # On the scheduler's thread, in the middle of a round: as odd a moment as there is, and the same every time.
+        while waiting and draw.random() < 0.4:
+            generations.append(engine.submit(waiting.pop(0)))
+
+    executor.before_step = arrive
+    done: list[Completion] = []
+    while waiting or len(done) < len(generations):
+        if len(done) == len(generations):
+            generations.append(engine.submit(waiting.pop(0)))
+        done.append(collect(generations[len(done)]))
+    check(done, expected)
+    assert {len(rows) for rows in executor.rows_seen} == set(range(1, max_batch_size + 1))
+    if name != "off":
+        assert all(max(rows) == 1 for rows in executor.rows_seen if len(rows) > 4)
+        assert any(max(rows) > 1 for rows in executor.rows_seen if len(rows) == 2)
+
+
+def test_generate_twice_gives_the_same(make_engine: Make, requests: list[GenerationRequest]) -> None:
+    engine = make_engine()
+    for request in requests[::20]:
+        first, second = collect(engine.submit(request)), collect(engine.submit(request))
+        assert token_ids(first) == token_ids(second) and first.text == second.text
+
+
+def test_without_a_seed_two_samples_differ(make_engine: Make) -> None:
+    engine = make_engine()
+    request = GenerationRequest([1, 2, 3], SamplingParams(temperature=2.0, max_tokens=40, ignore_eos=True))
+    assert token_ids(collect(engine.submit(request))) != token_ids(collect(engine.submit(request)))
+
+
+def test_logprobs_are_those_of_a_run_without_drafts(make_engine: Make, requests: list[GenerationRequest]) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30, logprobs=3, ignore_eos=True)
+    prompt = requests[1].prompt
+    off = collect(make_engine(drafter=None).submit(GenerationRequest(prompt, params)))
+    on = collect(make_engine().submit(GenerationRequest(prompt, params)))
+    assert any(t.source == "history" for t in on.tokens)
+    assert [(t.token, t.logprob, t.top_logprobs) for t in on.tokens] == [
+        (t.token, t.logprob, t.top_logprobs) for t in off.tokens
+    ]
+    assert all(t.logprob is not None and t.logprob < 0 and len(t.top_logprobs) == 3 for t in on.tokens)
