@@ -142,6 +142,10 @@ class Tokenizer:
         plain.encode_special_tokens = True
         return plain
 
+    def stream_decoder(self, *, skip_special: bool = True, continuing: bool = False) -> StreamDecoder:
+        """A decoder for one sequence's output, token by token."""
+        return StreamDecoder(self, skip_special=skip_special, continuing=continuing)
+
 
 class StreamDecoder:
     """Turns one sequence's tokens into text as they come, never splitting a character.
