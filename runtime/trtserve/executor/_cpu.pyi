@@ -10,8 +10,11 @@ def levels() -> list[str]:
     """Instruction sets this build and this machine have, slowest first: generic, avx2, avx512."""
 
 class Decoder:
-    """Packed weights, a float32 KV cache of ``slots`` x ``positions``, and threads. Raises ValueError for bad arguments,
-    MemoryError when the address space does not suffice. One thread at a time may call it; calls release the GIL."""
+    """Packed weights, a float32 KV cache of ``slots`` x ``positions``, and threads.
+
+    Raises ValueError for bad arguments, MemoryError when the address space does not suffice. One thread at a time may
+    call it; calls release the GIL.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Decoder:
         """Tensors not loaded yet."""
 
     def is_matrix(self, name: str) -> bool:
-        """Whether the tensor is stored in ``dtype``; norms and biases are float32. ValueError: there is no such tensor."""
+        """Whether the tensor is stored in ``dtype``; norms and biases are float32. ValueError for an unknown name."""
 
     def forward(
         self,

@@ -52,7 +52,7 @@ class Decoder(ABC):
 
 
 class TorchDecoder(Decoder):
-    """The decoder on any torch device. Weights, cache and arithmetic are ``config.dtype``, on a CPU float32."""
+    """The decoder on any torch device. Weights, cache and arithmetic are ``config.dtype``; on a CPU, float32."""
 
     exact = False
 

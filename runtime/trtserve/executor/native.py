@@ -20,7 +20,7 @@ from trtserve.executor.base import ExecutorError
 from trtserve.executor.decoder import Decoder, NamedTensors, Rows
 from trtserve.model_config import DecoderConfig
 
-#: Environment variable that forces an instruction set: ``generic``, ``avx2`` or ``avx512``. Read when a model is loaded.
+#: Environment variable that forces an instruction set: ``generic``, ``avx2`` or ``avx512``; read when a model loads.
 LEVEL_VARIABLE = "TRTLOOKUP_CPU_LEVEL"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from trtplugins.sampling_arrays import SamplingArrays
 
+from trtplugins.sampling_arrays import SamplingArrays
 from trtserve.sampling import SamplingState
 
 

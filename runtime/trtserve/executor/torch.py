@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from trtplugins.acceptance import accept_host
 
+from trtplugins.acceptance import accept_host
 from trtserve.engine_dir import WEIGHTS_NAME, Manifest
 from trtserve.executor.base import Executor, ExecutorError, ExecutorInfo, StepInput, StepOutput, TokenLogprobs
 from trtserve.executor.decoder import Decoder, NamedTensors, Rows, TorchDecoder
@@ -108,9 +108,10 @@ class TorchExecutor(Executor):
         every_row = np.arange(total, dtype=np.int32)
         self._forward(Rows(batch.tokens, batch.slots, batch.lengths, batch.num_rows, every_row), logits)
         starts = batch.offsets[:-1].astype(np.int32)
-        targets, accepted, failed = accept_host(
+        accepting = accept_host(
             logits, starts, batch.num_rows, batch.tokens, sampling_arrays(batch.sampling), self._threads
         )
+        targets, accepted, failed = accepting.targets, accepting.accepted, accepting.failed
         logprobs: list[list[TokenLogprobs] | None] = []
         for state, start, count in zip(batch.sampling, starts, accepted, strict=True):
             emitted = slice(start, start + count + 1)
@@ -163,7 +164,7 @@ def _check_device(device: str) -> None:
 def _read_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
     """Tensor by tensor, so that the file never lies in memory whole."""
     try:
-        with safe_open(path, framework="pt") as f:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as f:
             for name in f.keys():  # noqa: SIM118 (not a mapping)
                 yield name, f.get_tensor(name)
     except (OSError, SafetensorError) as e:
