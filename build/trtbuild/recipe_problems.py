@@ -39,7 +39,9 @@ def explain(error: ValidationError, source: Located, schema: dict[str, Any]) -> 
         elif detail["type"] == "value_error":
             message = str(detail["ctx"]["error"])
         else:
-            message = f"given {given(node.plain())}; allowed: {allowed(schema, _schema_at(schema, loc))}"
+            at = _schema_at(schema, loc)
+            message = f"given {given(node.plain())}{_hint(str(node.value), _names(schema, at))} "
+            message += f"allowed: {allowed(schema, at)}"
         problems.append(Problem(node.where, key, message))
     return sorted(problems, key=lambda p: _order(p.where))
 
@@ -64,7 +66,7 @@ def allowed(root: dict[str, Any], node: dict[str, Any] | None) -> str:
         options = list(dict.fromkeys(allowed(root, option) for option in node["anyOf"]))
         return " or ".join(options)
     if "const" in node:
-        return given(node["const"])
+        return node["const"] if isinstance(node["const"], str) else given(node["const"])
     if "enum" in node:
         return ", ".join(map(str, node["enum"]))
     kind = node.get("type")
@@ -95,9 +97,23 @@ def allowed(root: dict[str, Any], node: dict[str, Any] | None) -> str:
 
 
 def _unknown(key: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]}?" if close else ";"
-    return f"is not a known key{hint} allowed: {', '.join(names)}"
+    return f"is not a known key{_hint(key, names)} allowed: {', '.join(names)}"
+
+
+def _hint(word: str, names: list[str]) -> str:
+    """``; did you mean NAME?`` when one of the names is close, and a plain separator when none is."""
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ";"
+
+
+def _names(root: dict[str, Any], node: dict[str, Any] | None) -> list[str]:
+    """The texts a schema node admits, where it lists them."""
+    options = _alternatives(root, node)
+    return [
+        str(v)
+        for option in options
+        for v in (*option.get("enum", ()), *([option["const"]] if "const" in option else []))
+    ]
 
 
 def _resolve(root: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 10_000  # aliases make a short file expand without bound; what a recipe holds is far below this
 MAX_DEPTH = 32
-_PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str"))
+_TEXT_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")  # YAML's own readings that no key here wants
 
 
 @dataclass
@@ -94,12 +94,19 @@ class _Composer:
         if isinstance(node, yaml.SequenceNode):
             items = [self._value(loader, n, f"{key}[{i}]", depth + 1) for i, n in enumerate(node.value)]
             return Located(items, where)
-        if node.tag not in _PLAIN_TAGS and node.tag.startswith("tag:yaml.org,2002:"):
-            return Located(str(node.value), where)  # a date, say: here it is the text that was written
-        try:
-            return Located(loader.construct_object(node), where)
-        except ValueError:  # more digits than Python converts, or an underscore too many
+        if node.tag in _TEXT_TAGS:
             return Located(str(node.value), where)
+        try:
+            value = loader.construct_object(node)
+        except (ValueError, LookupError):  # a number of more digits than Python converts, or a tag that does not hold
+            value = str(node.value)
+        if not isinstance(value, bool | int | float | str | None):
+            raise self.refuse(
+                node.start_mark, key, "is of a YAML type that no recipe has; allowed: text, numbers, booleans"
+            )
+        if isinstance(value, str) and not value.isascii() and value != value.encode(errors="replace").decode():
+            raise self.refuse(node.start_mark, key, "holds half a character (a lone surrogate); allowed: whole text")
+        return Located(value, where)
 
     def _mapping(self, loader: yaml.SafeLoader, node: yaml.MappingNode, key: str, depth: int) -> dict[str, Located]:
         children: dict[str, Located] = {}
