@@ -2,8 +2,9 @@
 
 The rule: row i's target token is the highest logit of row i. Row i's target is compared with the token of row
 i + 1, the draft it would have produced. Drafts are accepted from the first on, up to the first that differs; the target
-of the row after the last accepted draft is the round's next token. A row without a finite highest logit accepts
-nothing after it, and as the deciding row it makes the round failed for its sequence.
+of the row after the last accepted draft is the round's next token. A row with a logit that is not finite accepts
+nothing after it, and as the deciding row it makes the round failed for its sequence. Such a logit shows in the row's
+sum, whatever a search for the highest does with it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def add_acceptance(g: Graph, logits: ITensor, token_ids: ITensor, head_rows: ITe
     (int32 ``[B, R]``). ``num_rows``: int32 ``[B]``, rows that count; a sequence with fewer than R, or none (an empty
     slot), accepts no more than ``num_rows - 1``.
     """
-    value, index = g.highest(logits, axis=2)  # [B, L, 1]
+    index = g.highest(logits, axis=2)  # [B, L, 1]
     target = g.reshape(index, (0, 0))  # [B, L]
-    finite = g.less(g.abs(g.reshape(value, (0, 0))), g.float32(LARGEST_FINITE, rank=2))
+    finite = g.less(g.abs(g.reshape(g.sum(logits, axis=2), (0, 0))), g.float32(LARGEST_FINITE, rank=2))
 
     last_row = g.sub(g.cast(g.size(token_ids, 1), torch.int32), g.int32(1))  # [1]
     following = g.add(head_rows, g.int32(1))  # [L]

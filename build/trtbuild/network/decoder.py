@@ -91,7 +91,8 @@ class _Decoder:
         self.positions = g.add(g.reshape(self.lengths, (-1, 1)), g.reshape(rows, (1, -1)))  # [B, R]
         cos, sin = tables(config.rope, config.head_dim, self.shape.cache_positions)
         self.cos, self.sin = g.constant(torch.from_numpy(cos)), g.constant(torch.from_numpy(sin))
-        self.masks = {window: self._mask(window) for window in {config.sliding_window(i) for i in range(config.num_layers)}}
+        windows = dict.fromkeys(config.sliding_window(i) for i in range(config.num_layers))
+        self.masks = {window: self._mask(window) for window in windows}
 
         x = g.take(self._weight("embed"), self.token_ids, 0)  # [B, R, H]
         for i in range(config.num_layers):

@@ -132,10 +132,9 @@ class Graph:
         op = self.trt.CumulativeOperation.SUM
         return _out(self.network.add_cumulative(x, self.int32(axis, rank=0), op, False, False), "cumulative SUM")
 
-    def highest(self, x: ITensor, axis: int) -> tuple[ITensor, ITensor]:
-        """The highest value along ``axis`` and its int32 index, both with that axis of size 1."""
-        layer = _made(self.network.add_topk(x, self.trt.TopKOperation.MAX, 1, 1 << axis), "topk")
-        return layer.get_output(0), layer.get_output(1)
+    def highest(self, x: ITensor, axis: int) -> ITensor:
+        """The int32 index of the highest value along ``axis``, which stays with size 1."""
+        return _made(self.network.add_topk(x, self.trt.TopKOperation.MAX, 1, 1 << axis), "topk").get_output(1)
 
     def take(self, x: ITensor, indices: ITensor, axis: int) -> ITensor:
         """``x`` with ``axis`` replaced by the dimensions of ``indices``: whole entries picked by index."""
@@ -157,7 +156,7 @@ class Graph:
         before: Sequence[int] | None = None,
         after: Sequence[int] | None = None,
     ) -> ITensor:
-        """Transpose by ``before``, reshape to ``dims`` (0 keeps the dimension, -1 is inferred), transpose by ``after``."""
+        """Transpose by ``before``, reshape to ``dims`` (0 keeps a dimension, -1 is inferred), transpose by ``after``."""
         layer = _made(self.network.add_shuffle(x), "shuffle")
         if before is not None:
             layer.first_transpose = tuple(before)
@@ -191,7 +190,7 @@ class Graph:
         return layer.get_output(0)
 
     def update_cache(self, cache: ITensor, update: ITensor, lengths: ITensor) -> ITensor:
-        """Writes ``update [B, KH, R, D]`` at ``lengths [B]`` of ``cache [B, KH, S, D]``, in place. Mark it as an output."""
+        """``cache [B, KH, S, D]`` with ``update [B, KH, R, D]`` written at ``lengths [B]``, in place. Mark it as output."""
         mode = self.trt.KVCacheMode.LINEAR
         return _out(self.network.add_kv_cache_update(cache, update, lengths, mode), "kv_cache_update")
 

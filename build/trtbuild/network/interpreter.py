@@ -59,11 +59,10 @@ class Interpreter:
         self, trt: TensorRT, network: INetworkDefinition, unreadable: Mapping[str, torch.Tensor] | None = None
     ) -> None:
         self._unreadable = unreadable or {}
-        self.input_names = [network.get_input(i).name for i in range(network.num_inputs)]
         self.output_names = [network.get_output(i).name for i in range(network.num_outputs)]
-        self._dtypes = {
-            network.get_input(i).name: torch_dtype(network.get_input(i)) for i in range(network.num_inputs)
-        }
+        inputs = [network.get_input(i) for i in range(network.num_inputs)]
+        self.input_names = [t.name for t in inputs]
+        self.input_dtypes = {t.name: torch_dtype(t) for t in inputs}
         self._constants: dict[str, torch.Tensor] = {}
         self._steps: list[_Step] = []
         for i in range(network.num_layers):
@@ -75,10 +74,10 @@ class Interpreter:
 
         Raises ValueError for a missing, unknown or wrongly typed input.
         """
-        if inputs.keys() != self._dtypes.keys():
-            odd = sorted(inputs.keys() ^ self._dtypes.keys())
+        if inputs.keys() != self.input_dtypes.keys():
+            odd = sorted(inputs.keys() ^ self.input_dtypes.keys())
             raise ValueError(f"inputs given and inputs of the network differ in {', '.join(odd)}")
-        for name, dtype in self._dtypes.items():
+        for name, dtype in self.input_dtypes.items():
             if inputs[name].dtype != dtype:
                 raise ValueError(f"input {name} is {inputs[name].dtype}, the network wants {dtype}")
         values: dict[str, torch.Tensor] = {**self._constants, **inputs}
@@ -133,7 +132,7 @@ class Interpreter:
                 if name is not None:
                     last[name] = step
         for name, step in last.items():
-            if name not in self._constants and name not in self._dtypes and name not in self.output_names:
+            if name not in self._constants and name not in self.input_dtypes and name not in self.output_names:
                 step.frees.append(name)
 
 
@@ -230,7 +229,7 @@ def _gather(layer: Any) -> Operation:
         raise _unknown(layer, "gather", mode)
 
     def run(x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor]:
-        if index.numel() and not (0 <= int(index.min()) and int(index.max()) < x.shape[axis]):
+        if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < x.shape[axis]):
             raise IndexError(f"gather index {int(index.min())}..{int(index.max())} outside 0..{x.shape[axis] - 1}")
         picked = x.index_select(axis, index.reshape(-1).long())
         return _one(picked.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))

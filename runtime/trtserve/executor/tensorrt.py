@@ -87,7 +87,7 @@ class TensorRTExecutor(Executor):
         most_slots = max(p.batch for p in verify)
         most_rows = max(p.rows for p in verify)
         most_tokens = max(p.batch * p.rows for p in plan.profiles)
-        sizes = {io.TOKEN_IDS: most_tokens, io.LENGTHS: most_slots, io.NUM_ROWS: most_slots, io.HEAD_ROWS: most_rows}
+        sizes = {io.LENGTHS: most_slots, io.NUM_ROWS: most_slots, io.HEAD_ROWS: most_rows, io.TOKEN_IDS: most_tokens}
         self._fields = _packed(sizes)
         words = max(end for _, end in self._fields.values())
         self._inputs = session.allocate(words * 4)
@@ -190,7 +190,8 @@ class TensorRTExecutor(Executor):
         for name, value in values.items():
             begin = self._fields[name][0]
             staging[begin : begin + len(value)] = value
-        self._session.upload(self._inputs, staging)
+        # Tokens come last in the array, so a short enqueue copies little.
+        self._session.upload(self._inputs, staging[: self._fields[io.TOKEN_IDS][0] + tokens.size])
         key = (profile, first_slot, *tokens.shape)
         call = self._calls.get(key)
         if call is None:
@@ -200,7 +201,7 @@ class TensorRTExecutor(Executor):
         self._session.enqueue(call)
 
     def _bind(self, profile: int, first_slot: int, slots: int, rows: int) -> Call:
-        """Where every tensor of the plan is for these slots: caches at the first slot's place, outputs on top of them."""
+        """Where every tensor of the plan is for these slots: caches at the first slot's place, their outputs too."""
         p, c = self._profiles[profile], self._cache
         head_rows = min(rows, p.head_rows)
         logit_rows = head_rows if p.logits else 0

@@ -11,8 +11,8 @@ Inputs of a plan (B sequences in neighbouring slots, R rows each, L head rows, P
 ``k_cache_{i}``     T ``[B, KH, S, D]``          layer i's keys; ``v_cache_{i}`` its values
 ==================  ===========================  ==============================================================
 
-Outputs: ``verdict`` int32 ``[B, 3]`` (accepted, next token, failed), ``logits`` float32 ``[B, P, V]``, and ``k_out_{i}``,
-``v_out_{i}``, which are the cache inputs updated in place (same address).
+Outputs: ``verdict`` int32 ``[B, 3]`` (accepted, next token, failed), ``logits`` float32 ``[B, P, V]``, and ``k_out_{i}``
+and ``v_out_{i}``, which are the cache inputs updated in place (same address).
 
 A cache has ``S`` positions: the sequence's, then scratch. Every enqueue writes R rows in each of the B slots, so rows
 beyond ``num_rows`` need room after the last position, and a slot that takes no part writes into the scratch at

@@ -28,7 +28,7 @@ class Launch(NamedTuple):
 
 
 def choose_profile(profiles: Sequence[Profile], batch: int, rows: int, *, logits: bool) -> int | None:
-    """The narrowest verify profile that takes ``batch`` slots of ``rows`` rows, by batch and then rows; None if none."""
+    """The narrowest verify profile that takes ``batch`` slots of ``rows`` rows, by batch, then rows; None if none."""
     fitting = [
         (p.batch, p.rows, i)
         for i, p in enumerate(profiles)
