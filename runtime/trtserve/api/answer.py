@@ -1,0 +1,167 @@
+"""From a checked request to its response: what chat and completions have in common.
+
+An ``Answer`` knows one endpoint's JSON; ``respond`` submits the choices and sends that JSON whole or as events.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from anyio import to_thread
+from fastapi import Request
+from starlette.responses import Response
+
+from trtserve.api.accounting import lookup_stats, usage
+from trtserve.api.context import ServerContext
+from trtserve.api.errors import invalid, json_response
+from trtserve.api.metrics import RequestTimer
+from trtserve.api.prompts import check_fits
+from trtserve.api.running import ClientGoneError, Collected, EventStream, Running, collect_for, event_bytes
+from trtserve.api.schema import GenerationBody
+from trtserve.engine.protocol import Delta, Finish, GenerationRequest, Scope, Source
+
+#: nginx's status for a client that closed its connection; nobody receives it, the metrics count it.
+CLIENT_CLOSED = 499
+
+
+def finish_reason(finish: Finish | None) -> str:
+    """OpenAI's name of a finished generation's end."""
+    return "length" if finish is not None and finish.reason == "length" else "stop"
+
+
+def spans_json(spans: Sequence[tuple[str, Source | None]]) -> list[dict[str, str | None]]:
+    """The ``spans`` extension: runs of text by the source they were copied from, null for the model's own."""
+    return [{"text": text, "source": source} for text, source in spans]
+
+
+class Answer(ABC):
+    """One request's answer, in one endpoint's JSON. ``index`` counts choices over all prompts, prompt by prompt."""
+
+    object_name: str
+    chunk_name: str
+    id_prefix: str
+    prompt_param: str
+
+    def __init__(self, context: ServerContext, body: GenerationBody) -> None:
+        self.context = context
+        self.body = body
+        self.id = self.id_prefix + secrets.token_hex(12)
+        self._created = int(time.time())
+        self._timer = RequestTimer(context.metrics)
+
+    @abstractmethod
+    def encode(self) -> list[list[int]]:
+        """The tokens of each prompt. Runs in a worker thread; raises ApiError."""
+
+    @abstractmethod
+    def choice(self, index: int, collected: Collected) -> dict[str, Any]:
+        """A whole choice."""
+
+    @abstractmethod
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """A stream's first piece of a choice."""
+
+    @abstractmethod
+    def piece(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        """A stream's next piece of a choice, or None when there is nothing to show yet."""
+
+    @abstractmethod
+    def ending(self, index: int, finish: Finish) -> dict[str, Any]:
+        """A stream's last piece of a choice."""
+
+    def _requests(self, tenant: str) -> list[GenerationRequest]:
+        """One engine request per choice. Runs in a worker thread; raises ApiError."""
+        context, body = self.context, self.body
+        params = body.sampling_params()
+        prompts = self.encode()
+        count = len(prompts) * body.n
+        if context.config.max_choices is not None and count > context.config.max_choices:
+            raise invalid(
+                f"{count} choices never fit slots and queue together; allowed: up to {context.config.max_choices}", "n"
+            )
+        for prompt in prompts:
+            check_fits(context, prompt, self.prompt_param, body.max_tokens_asked)
+        prediction: list[int] = []
+        if body.prediction is not None:
+            prediction = context.codec.encode(body.prediction.content, allow_special=False).tolist()
+        requests: list[GenerationRequest] = []
+        for prompt in prompts:
+            for i in range(body.n):
+                # Choice i's seed is the request's plus i, so that n=1 gives the first of n=2.
+                own: dict[str, int] = {}
+                if params.seed is not None and i:
+                    own["seed"] = (params.seed + i) % (1 << 64)
+                if params.max_tokens is not None:
+                    # Only a default can be more than the room; what was asked for has been checked.
+                    own["max_tokens"] = min(params.max_tokens, context.max_context - len(prompt))
+                requests.append(
+                    GenerationRequest(
+                        prompt=prompt,
+                        params=params.model_copy(update=own),
+                        scope=Scope(tenant=tenant, salt=body.cache_salt),
+                        prediction=prediction,
+                        lookup=body.prompt_lookup,
+                        request_id=f"{self.id}-{len(requests)}",
+                    )
+                )
+        return requests
+
+    async def respond(self, request: Request, tenant: str) -> Response:
+        """Submit every choice, and answer whole or as a stream. Raises ApiError."""
+        requests = await to_thread.run_sync(self._requests, tenant)
+        self.context.check_open()
+        running = Running(self.context.engine, requests, self._timer)
+        headers = {"x-request-id": self.id}
+        if self.body.stream:
+            stream = EventStream(running, self._chunks(running))
+            stream.headers.update(headers)
+            return stream
+        try:
+            choices = await collect_for(request, running)
+        except ClientGoneError:
+            return Response(status_code=CLIENT_CLOSED)
+        finishes = [c.finish for c in choices if c.finish is not None]
+        content = {
+            **self._envelope(self.object_name),
+            "choices": [self.choice(i, c) for i, c in enumerate(choices)],
+            "usage": usage(finishes, self.body.n),
+            "prompt_lookup": lookup_stats(finishes),
+        }
+        return json_response(content, headers=headers)
+
+    def _envelope(self, object_name: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": object_name,
+            "created": self._created,
+            "model": self.context.model,
+            "system_fingerprint": self.context.fingerprint,
+        }
+
+    async def _chunks(self, running: Running) -> AsyncIterator[bytes]:
+        options = self.body.stream_options
+        with_usage = options is not None and options.include_usage
+        envelope = self._envelope(self.chunk_name)
+
+        def chunk(choice: dict[str, Any] | None) -> bytes:
+            tail = {"usage": None} if with_usage else {}
+            return event_bytes({**envelope, "choices": [choice], **tail})
+
+        for index in range(len(running.generations)):
+            if (first := self.opening(index)) is not None:
+                yield chunk(first)
+        finishes: dict[int, Finish] = {}
+        async for index, event in running.events():
+            if isinstance(event, Finish):
+                finishes[index] = event
+                yield chunk(self.ending(index, event))
+            elif (piece := self.piece(index, event)) is not None:
+                yield chunk(piece)
+        if with_usage:
+            ordered = [finishes[i] for i in sorted(finishes)]
+            last = {"choices": [], "usage": usage(ordered, self.body.n), "prompt_lookup": lookup_stats(ordered)}
+            yield event_bytes({**envelope, **last})

@@ -1,0 +1,79 @@
+"""From an HTTP body to a checked request object, and nothing that cannot be answered with a clear 400."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from trtserve.api.context import context_of
+from trtserve.api.errors import ApiError, from_validation, invalid
+from trtserve.api.fields import known_fields
+
+BodyT = TypeVar("BodyT", bound=BaseModel)
+
+
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    """The body, or ApiError 413 as soon as it is known to be over ``limit`` bytes."""
+    too_large = ApiError(413, f"The request body is over {limit} bytes, this server's limit.", code="request_too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise too_large
+    return bytes(body)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body, parse_constant=_reject_constant)
+        if b"\\ud" in body.lower():
+            # Half of a surrogate pair is valid JSON but no text: nothing could tokenize it, or echo it in an error.
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise invalid(
+            "The request body has an unpaired surrogate escape, which is no text.", code="invalid_json"
+        ) from None
+    except UnicodeDecodeError:
+        raise invalid("The request body is not UTF-8.", code="invalid_json") from None
+    except RecursionError:
+        raise invalid("The request body is nested too deeply.", code="invalid_json") from None
+    except json.JSONDecodeError as e:
+        where = f"line {e.lineno}, column {e.colno}"
+        raise invalid(f"The request body is not JSON: {e.msg} at {where}.", code="invalid_json") from None
+    except ValueError as e:
+        raise invalid(f"The request body is not JSON: {e}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise invalid("The request body must be a JSON object.", code="invalid_json")
+    return value
+
+
+async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
+    """The request's body as ``schema``. Raises ApiError 400, 413 or 415."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ApiError(
+            415,
+            f"Content-Type is {kind or 'missing'}; send application/json",
+            code="unsupported_media_type",
+        )
+    raw = _parse(await _read(request, context_of(request).config.max_body_bytes))
+    try:
+        return schema.model_validate(known_fields(raw, schema.model_fields))
+    except ValidationError as e:
+        raise from_validation(e) from e
+
+
+def body_docs(schema: type[BaseModel]) -> dict[str, Any]:
+    """``openapi_extra`` of a route that reads its body through ``read_body``."""
+    content = {"application/json": {"schema": schema.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}

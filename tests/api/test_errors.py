@@ -1,0 +1,245 @@
+"""Every failure has OpenAI's shape, the right status, and reaches its own request alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from trtserve.engine.protocol import EngineClosedError, EngineError, RequestError
+
+from .conftest import Serve, Served
+
+CHAT = "/v1/chat/completions"
+SAY: list[Any] = [{"role": "user", "content": "x"}]
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    body = response.json()
+    assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
+    return dict(body["error"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": "hot"}, "temperature", "number"),
+        ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "greater than or equal to 1"),
+        ({"max_tokens": 600}, "max_tokens", "600"),
+        ({"n": 0}, "n", "greater than or equal to 1"),
+        ({"n": 129}, "n", "128"),
+        ({"n": 1.5}, "n", "integer"),
+        ({"top_logprobs": 2}, None, "logprobs: true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
+        ({"logit_bias": {"65": 101}}, "logit_bias[65]", "100"),
+        ({"stop": ["a"] * 17}, "stop", "16"),
+        ({"stop": [""]}, "stop[0]", "at least 1"),
+        ({"stream_options": {"include_usage": True}}, None, "stream: true"),
+        ({"seed": 2**64}, "seed", "less than"),
+        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": None}, "messages", "required"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", "required"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "text parts"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
+            "messages[0].content",
+            "text only",
+        ),
+        ({"messages": [{"role": "refused", "content": "x"}]}, "messages", "takes no role"),
+        ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages", "512"),
+        ({"temprature": 0}, "temprature", "did you mean temperature?"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
+        ({"tool_choice": "required"}, None, "tool_choice"),
+        ({"functions": [{}]}, "functions", "use tools"),
+        ({"chat_template": "{{x}}"}, "chat_template", "template"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, None, "differ"),
+        ({"continue_final_message": True}, None, "assistant"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "tools"),
+        ({"prediction": {"type": "content"}}, "prediction.content", "required"),
+        ({"guided_json": {}}, "guided_json", "not supported"),
+        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "never cut"),
+    ],
+)
+def test_a_bad_field_is_named(shared: Served, fields: dict[str, Any], param: str | None, says: str) -> None:
+    response = shared.post(CHAT, json={"messages": SAY, **fields})
+    assert response.status_code == 400, response.text
+    error = error_of(response)
+    assert error["param"] == param
+    assert says in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"prompt": []}, "empty"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt": {"a": 1}}, "must be a string"),
+        ({"prompt": [1, "a"]}, "must be a string"),
+        ({"prompt": [[]]}, "must be a string"),
+        ({"prompt": [1, 256]}, "0 to 255"),
+        ({"prompt": [-1]}, "outside the vocabulary"),
+        ({"prompt": "x", "echo": True, "logprobs": 1}, "echo"),
+        ({"prompt": "x", "suffix": "y"}, "insertion"),
+        ({"prompt": "x", "best_of": 3}, "best_of"),
+        ({"prompt": ["x"] * 100, "n": 2}, "200"),
+        ({"prompt": "x" * 512}, "512"),
+        ({}, "prompt"),
+    ],
+)
+def test_a_bad_completion_is_refused(shared: Served, fields: dict[str, Any], says: str) -> None:
+    response = shared.post("/v1/completions", json=fields)
+    assert response.status_code == 400, response.text
+    assert says in error_of(response)["message"]
+
+
+def test_a_prompt_that_does_not_fit_says_both_numbers(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "x" * 700}])
+    assert caught.value.code == "context_length_exceeded"
+    assert "512" in str(caught.value) and "705" in str(caught.value)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="scripted", prompt="x" * 500, max_tokens=13)
+    assert caught.value.code == "context_length_exceeded"
+    assert "12" in str(caught.value)
+
+
+def test_harmless_and_neutral_fields_are_accepted(client: openai.OpenAI) -> None:
+    client.chat.completions.create(
+        model="scripted",
+        messages=SAY,
+        store=True,
+        metadata={"a": "b"},
+        service_tier="auto",
+        parallel_tool_calls=False,
+        response_format={"type": "text"},
+        modalities=["text"],
+        user="u",
+        extra_body={
+            "best_of": 1,
+            "skip_special_tokens": True,
+            "use_beam_search": False,
+            "length_penalty": 1.0,
+            "seed": None,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"{", "not JSON"),
+        (b"", "not JSON"),
+        (b"[1]", "object"),
+        (b'{"messages": NaN}', "NaN"),
+        (b"\xff\xfe{", "UTF-8"),
+        (b"[" * 100_000, "nested"),
+        (b'{"model": "\\ud800"}', "surrogate"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "JSON"),
+    ],
+)
+def test_a_body_that_is_no_json_object(shared: Served, body: bytes, says: str) -> None:
+    response = shared.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert says in error_of(response)["message"]
+    assert error_of(response)["code"] == "invalid_json"
+
+
+def test_other_media_types_are_refused(shared: Served) -> None:
+    response = shared.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
+    assert response.status_code == 415 and "application/json" in error_of(response)["message"]
+    assert shared.post(CHAT, content=b"{}").status_code == 415
+
+
+def test_a_body_over_the_limit_is_refused_declared_or_not(serve: Serve) -> None:
+    served = serve(max_body_bytes=1000)
+    headers = {"content-type": "application/json"}
+    declared = served.post(CHAT, content=b" " * 1001, headers=headers)
+    assert declared.status_code == 413 and error_of(declared)["code"] == "request_too_large"
+    chunked = served.post(CHAT, content=iter([b" " * 600] * 2), headers=headers)
+    assert chunked.status_code == 413
+
+
+def test_unknown_paths_and_methods(shared: Served) -> None:
+    missing = shared.get("/v1/nothing")
+    assert missing.status_code == 404 and error_of(missing)["code"] == "unknown_url"
+    method = shared.get(CHAT)
+    assert method.status_code == 405 and error_of(method)["code"] == "method_not_allowed"
+    assert method.headers["allow"] == "POST"
+
+
+def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="gpt-9", messages=SAY)
+    assert caught.value.code == "model_not_found" and "scripted" in str(caught.value)
+
+
+def test_a_full_queue_says_when_to_come_back(serve: Serve) -> None:
+    served = serve(max_queue=1)
+    slow = {"messages": [{"role": "user", "content": "SLOW prompt"}], "n": 5}
+    with httpx.stream("POST", served.url + CHAT, json={**slow, "stream": True}, timeout=20) as running:
+        rest = running.iter_bytes()
+        next(rest)
+        with served.client() as client, pytest.raises(openai.RateLimitError) as caught:
+            client.chat.completions.create(model="scripted", messages=SAY)
+        assert caught.value.code == "queue_full"
+        assert caught.value.response.headers["retry-after"] == "3"
+        served.engine.release()
+        assert b"".join(rest).endswith(b"data: [DONE]\n\n")
+
+
+def test_choices_that_do_not_all_fit_the_queue_are_all_withdrawn(serve: Serve) -> None:
+    served = serve(max_queue=1)
+    response = served.post(CHAT, json={"messages": [{"role": "user", "content": "SLOW x"}], "n": 9})
+    assert response.status_code == 429
+    assert served.engine.wait_idle()
+    few = serve(max_queue=1, max_choices=5)
+    response = few.post(CHAT, json={"messages": SAY, "n": 6})
+    assert response.status_code == 400 and "up to 5" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RequestError("token 9 is outside", "prompt"), 400, "invalid_value"),
+        (EngineClosedError("closing"), 503, "draining"),
+        (EngineError("boom"), 500, "engine_error"),
+        (ZeroDivisionError("a bug"), 500, "internal_error"),
+    ],
+)
+def test_what_the_engine_raises(serve: Serve, error: Exception, status: int, code: str) -> None:
+    served = serve()
+    served.engine.submit_error = error
+    response = served.post(CHAT, json={"messages": [{"role": "user", "content": "RAISE"}]})
+    assert response.status_code == status
+    assert error_of(response)["code"] == code
+    assert ("retry-after" in response.headers) == (status == 503)
+    assert served.post(CHAT, json={"messages": SAY}).status_code == 200
+
+
+def test_a_failed_generation_is_an_error_to_its_request_alone(shared: Served, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "FAIL"}])
+    assert "no finite logit" in str(caught.value)
+    assert client.chat.completions.create(model="scripted", messages=SAY).choices[0].message.content == "user:x"
+
+
+def test_a_failure_in_mid_stream_is_an_error_event(shared: Served, client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="scripted", messages=[{"role": "user", "content": "FAIL LATER"}], stream=True
+    )
+    pieces: list[str] = []
+    with pytest.raises(openai.APIError) as caught:
+        pieces.extend(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert "".join(pieces) == "user:F"
+    assert "no finite logit" in str(caught.value)
+    text = shared.post(
+        CHAT, json={"messages": [{"role": "user", "content": "FAIL LATER"}], "stream": True, "n": 2}
+    ).text
+    assert text.count('"error"') == 1 and text.endswith("data: [DONE]\n\n")
+    assert shared.engine.wait_idle()
