@@ -39,7 +39,7 @@ class CompletionLogprobs:
         self._offset = 0
 
     def of(self, tokens: Sequence[TokenOut]) -> dict[str, Any]:
-        """The object for the next ``tokens``. A token is always among its own ``top_logprobs``: they can be one more."""
+        """The object for the next ``tokens``. A token is among its own ``top_logprobs``: they can be one more."""
         texts, values, offsets, tops = [], [], [], []
         for t in tokens:
             entry = _entry(self._codec, t.token, t.logprob)
