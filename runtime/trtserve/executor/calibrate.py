@@ -20,7 +20,7 @@ from trtserve.sampling import SamplingParams, SamplingState
 
 DEFAULT_CONTEXTS = (128, 1024)
 DEFAULT_REPEATS = 7
-DEFAULT_SECONDS = 12.0
+DEFAULT_SECONDS = 10.0
 
 _EVERY_ROW_UP_TO = 9
 _SPARSE_ROWS = (12, 16, 24, 32, 48)

@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trtplugins.acceptance import accept_host
 from trtserve.engine_dir import Manifest
 from trtserve.executor import tensorrt_io as io
 from trtserve.executor.base import Executor, ExecutorError, ExecutorInfo, StepInput, StepOutput, TokenLogprobs
-from trtserve.executor.host_acceptance import accept_on_host
+from trtserve.executor.logprobs import token_logprobs
+from trtserve.executor.sampling_arrays import sampling_arrays
 from trtserve.executor.tensorrt_cache import CacheLayout
 from trtserve.executor.tensorrt_launch import Launch, plan_launches
 from trtserve.executor.tensorrt_session import Binding, Call, Session
@@ -239,17 +241,17 @@ class TensorRTExecutor(Executor):
                 targets[begin : begin + count] = batch.tokens[begin + 1 : begin + 1 + count]
                 targets[begin + count] = -1 if bad else token
         if wanting:
-            decided = accept_on_host(
-                logits,
-                batch.num_rows[wanting],
-                np.concatenate([batch.tokens[offsets[b] : offsets[b + 1]] for b in wanting]),
-                [batch.sampling[b] for b in wanting],
-                self._threads,
-            )
-            begins = np.concatenate(([0], np.cumsum(batch.num_rows[wanting])))
-            for w, b in enumerate(wanting):
-                targets[offsets[b] : offsets[b + 1]] = decided.targets[begins[w] : begins[w + 1]]
-                accepted[b], failed[b], logprobs[b] = decided.accepted[w], decided.failed[w], decided.logprobs[w]
+            num_rows = batch.num_rows[wanting]
+            starts = (np.cumsum(num_rows) - num_rows).astype(np.int32)
+            rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in wanting])
+            states = [batch.sampling[b] for b in wanting]
+            decided = accept_host(logits, starts, num_rows, batch.tokens[rows], sampling_arrays(states), self._threads)
+            targets[rows] = decided.targets
+            accepted[wanting], failed[wanting] = decided.accepted, decided.failed
+            for b, state, start, count in zip(wanting, states, starts, decided.accepted, strict=True):
+                if (top := state.params.logprobs) is not None:
+                    emitted = slice(start, start + count + 1)
+                    logprobs[b] = token_logprobs(logits[emitted], decided.targets[emitted], top)
         self._tainted.update(int(batch.slots[b]) for b in np.flatnonzero(failed))
         return StepOutput(targets, accepted, failed, logprobs)
 
