@@ -12,4 +12,13 @@ def accept(
     threads: int,
     isa: str = "",
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_], NDArray[np.int32]]: ...
+def lookup(
+    history: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    allowed: NDArray[np.int32],
+    ngram: int,
+    min_match: int,
+    depth: int,
+    max_rows: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]: ...
 def instruction_set() -> str: ...

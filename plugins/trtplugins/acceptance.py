@@ -3,7 +3,7 @@
 The rule is written once, in CUDA C++ (``csrc/``). This module is its Python face; ``docs/acceptance.md`` defines it.
 """
 
-from trtplugins.host import AcceptResult, accept_host
+from trtplugins.host import AcceptResult, LookupResult, LookupRule, accept_host, lookup_host
 from trtplugins.sampling_arrays import PROMPT_BIT, SamplingArrays
 
-__all__ = ["PROMPT_BIT", "AcceptResult", "SamplingArrays", "accept_host"]
+__all__ = ["PROMPT_BIT", "AcceptResult", "LookupResult", "LookupRule", "SamplingArrays", "accept_host", "lookup_host"]

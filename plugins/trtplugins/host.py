@@ -66,6 +66,70 @@ def accept_host(
     )
 
 
+#: Longest match that ``LookupRule.depth`` tells apart.
+MAX_DEPTH = 256
+
+
+class LookupRule(NamedTuple):
+    """Which copy a lookup proposes: of the places where the last ``ngram`` tokens of a history occur before, the one
+    of the longest match counted up to ``depth`` tokens, the latest of equals; if its match reaches ``min_match``.
+
+    ``depth = ngram`` is the latest occurrence (the design's ``match: latest``); a greater depth, the longest match.
+    """
+
+    ngram: int = 4
+    min_match: int = 8  # at least ngram
+    depth: int = 4  # ngram to MAX_DEPTH
+
+    def checked(self) -> LookupRule:
+        """This rule with ``min_match`` raised to ``ngram``. Raises ValueError for a value out of range."""
+        if not 1 <= self.ngram <= self.depth <= MAX_DEPTH:
+            raise ValueError(
+                f"lookup: ngram {self.ngram} and depth {self.depth} given; allowed: 1 <= ngram <= depth <= {MAX_DEPTH}"
+            )
+        return self._replace(min_match=max(self.min_match, self.ngram))
+
+
+class LookupResult(NamedTuple):
+    """The next round's rows of each sequence."""
+
+    tokens: NDArray[np.int32]  # [B, max_rows] the history's last token, then the copy; only num_rows of them defined
+    num_rows: NDArray[np.int32]  # [B] 1 + the copy's length; 0 for an empty history
+    start: NDArray[np.int32]  # [B] where in the history the copy starts; -1: no copy
+
+
+def lookup_host(
+    history: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    allowed: NDArray[np.int32],
+    rule: LookupRule,
+    max_rows: int,
+) -> LookupResult:
+    """Find each sequence's copy in its own history: ``csrc/lookup.cuh`` on the host, a scan of the whole history.
+
+    ``history``: int32 ``[B, max_len]``, of which ``lengths`` ``[B]`` tokens count. ``allowed`` ``[B]``: most drafts of
+    each sequence, cut to ``max_rows - 1``. A copy never runs past its history's end. Raises ValueError for shapes,
+    types or values that are not as above. For incremental lookup on the host use ``trtserve.lookup``; this is what
+    the device kernel computes.
+    """
+    ngram, min_match, depth = rule.checked()
+    if history.dtype != np.int32 or history.ndim != 2:
+        raise ValueError(f"history: {history.dtype} of {history.ndim} dimensions given; allowed: int32 of 2 dimensions")
+    if max_rows < 1:
+        raise ValueError(f"max_rows: {max_rows} given; allowed: at least 1")
+    return LookupResult(
+        *_host.lookup(
+            np.ascontiguousarray(history),
+            _int32("lengths", lengths),
+            _int32("allowed", allowed),
+            ngram,
+            min_match,
+            depth,
+            max_rows,
+        )
+    )
+
+
 def _int32(name: str, values: NDArray[np.int32]) -> NDArray[np.int32]:
     array = np.ascontiguousarray(values)
     if array.dtype != np.int32 or array.ndim != 1:

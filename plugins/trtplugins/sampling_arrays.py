@@ -6,7 +6,7 @@ and to device memory for a launch. 0 means absent.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,14 +85,14 @@ def pack_sampling(arrays: SamplingArrays, batch: int) -> NDArray[np.void]:
     Raises ValueError for a field of another length or a value out of range, naming the field and the sequence.
     """
     packed = np.zeros(batch, SAMPLING_DTYPE)
-    for name, values in zip(SamplingArrays._fields, arrays, strict=True):
-        if np.shape(values) != (batch,):
-            raise ValueError(f"sampling.{name}: shape {np.shape(values)} given; allowed: ({batch},), one per sequence")
+    for name in SamplingArrays._fields:
+        values: NDArray[Any] = getattr(arrays, name)
+        if values.shape != (batch,):
+            raise ValueError(f"sampling.{name}: shape {values.shape} given; allowed: ({batch},), one per sequence")
         packed[name] = values
     for name, (least, most) in _RANGES.items():
-        values = packed[name]
-        inside = (values >= least) & (values <= most)
+        inside = (packed[name] >= least) & (packed[name] <= most)
         if not inside.all():
             b = int(np.argmin(inside))
-            raise ValueError(f"sampling.{name}[{b}]: {values[b]} given; allowed: {least:g} to {most:g}")
+            raise ValueError(f"sampling.{name}[{b}]: {packed[name][b]} given; allowed: {least:g} to {most:g}")
     return packed

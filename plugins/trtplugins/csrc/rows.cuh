@@ -34,10 +34,12 @@ constexpr int kPromptBit = 1 << 30;
 constexpr int kBins = 2048;
 constexpr int kMaxWarps = 32;
 
-// What a group shares while it works on one row.
-struct RowShared {
-  u64 bins[kBins];
+// What a group shares for a reduction, and while it samples a row.
+struct GroupShared {
   u64 warps[kMaxWarps];
+};
+struct RowShared : GroupShared {
+  u64 bins[kBins];
   u64 taken;
   u32 digit;
   int token;
@@ -46,7 +48,7 @@ struct RowShared {
 // ---------------------------------------------------------------------------------------------- groups
 
 template <class G>
-TL_FN u64 group_max(const G& g, RowShared& shared, u64 value) {
+TL_FN u64 group_max(const G& g, GroupShared& shared, u64 value) {
   value = g.warp_max(value);
   if (g.lane() == 0) shared.warps[g.warp()] = value;
   g.sync();
@@ -57,7 +59,7 @@ TL_FN u64 group_max(const G& g, RowShared& shared, u64 value) {
 }
 
 template <class G>
-TL_FN u64 group_sum(const G& g, RowShared& shared, u64 value) {
+TL_FN u64 group_sum(const G& g, GroupShared& shared, u64 value) {
   value = g.warp_sum(value);
   if (g.lane() == 0) shared.warps[g.warp()] = value;
   g.sync();
@@ -137,14 +139,31 @@ TL_FN void process_row(const G& g, const Logit* logits, int vocab, const Samplin
 
 // ---------------------------------------------------------------------------------------------- choosing
 
-template <class G, class Logit>
-TL_FN u64 best_candidate(const G& g, RowShared& shared, const Logit* logits, int vocab) {
-  u64 best = 0;
-  for (int t = g.rank(); t < vocab; t += g.size()) {
-    const u64 c = candidate(key_of(to_float(logits[t])), t);
-    best = c > best ? c : best;
+// The best of the tokens one thread sees, in ascending order; one comparison a token.
+struct Best {
+  float logit = minus_infinity();
+  int token = -1;
+  bool nan = false;
+
+  TL_FN void see(float x, int t) {
+    nan |= is_nan(x);
+    if (x > logit) {
+      logit = x;
+      token = t;
+    }
   }
-  return group_max(g, shared, best);
+  // 0, which anything beats, if nothing is above -inf.
+  TL_FN u64 as_candidate() const {
+    if (nan) return candidate(kNanKey, 0);
+    return token < 0 ? 0 : candidate(key_of(logit), token);
+  }
+};
+
+template <class G, class Logit>
+TL_FN u64 best_candidate(const G& g, GroupShared& shared, const Logit* logits, int vocab) {
+  Best best;
+  for (int t = g.rank(); t < vocab; t += g.size()) best.see(to_float(logits[t]), t);
+  return group_max(g, shared, best.as_candidate());
 }
 
 // A row as keys and weights, computed from logits at each use.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accept.hpp"
+#include "lookup.hpp"
 
 namespace nb = nanobind;
 using namespace trtlookup_host;
@@ -81,10 +82,38 @@ nb::tuple accept_batch(const Logits& logits, const Ints& row_start, const Ints& 
   return nb::make_tuple(targets, accepted, failed, next);
 }
 
+nb::tuple lookup_batch(const nb::ndarray<const int, nb::ndim<2>, nb::c_contig, nb::device::cpu>& history,
+                       const Ints& lengths, const Ints& allowed, int ngram, int min_match, int depth, int max_rows) {
+  const std::size_t batch = history.shape(0), max_len = history.shape(1);
+  if (lengths.shape(0) != batch || allowed.shape(0) != batch) {
+    throw nb::value_error("lengths and allowed: must have an entry per history");
+  }
+  for (std::size_t b = 0; b < batch; ++b) {
+    if (lengths.data()[b] < 0 || static_cast<std::size_t>(lengths.data()[b]) > max_len) {
+      throw nb::value_error("lengths: must be 0 to the histories' length");
+    }
+  }
+  int* data = new int[batch * max_rows]();
+  nb::ndarray<nb::numpy, int, nb::ndim<2>> rows(data, {batch, static_cast<std::size_t>(max_rows)},
+                                                nb::capsule(data, [](void* p) noexcept { delete[] static_cast<int*>(p); }));
+  auto num_rows = owned<int>(batch, 0);
+  auto start = owned<int>(batch, -1);
+  {
+    nb::gil_scoped_release release;
+    for (std::size_t b = 0; b < batch; ++b) {
+      num_rows.data()[b] = lookup(history.data() + b * max_len, lengths.data()[b], allowed.data()[b], ngram, min_match,
+                                  depth, max_rows, data + b * max_rows, start.data() + b);
+    }
+  }
+  return nb::make_tuple(rows, num_rows, start);
+}
+
 }  // namespace
 
 NB_MODULE(_host, m) {
   m.def("accept", &accept_batch, nb::arg("logits"), nb::arg("row_start"), nb::arg("num_rows"), nb::arg("tokens"),
         nb::arg("sampling").none(), nb::arg("threads"), nb::arg("isa") = "");
+  m.def("lookup", &lookup_batch, nb::arg("history"), nb::arg("lengths"), nb::arg("allowed"), nb::arg("ngram"),
+        nb::arg("min_match"), nb::arg("depth"), nb::arg("max_rows"));
   m.def("instruction_set", [] { return std::string(pick_rows().name); });
 }

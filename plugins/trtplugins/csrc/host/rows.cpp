@@ -4,28 +4,13 @@
 #define TL_JOIN(a, b) TL_JOIN_(a, b)
 #define TL_NAMESPACE TL_JOIN(trtlookup_, TL_ISA)
 #include "../rows.cuh"
+#include "host_thread.hpp"
 #include "rows.hpp"
 
 namespace TL_NAMESPACE {
 
 using trtlookup_host::Format;
 using trtlookup_host::Scratch;
-
-// A group of one warp of one lane.
-struct HostThread {
-  static int rank() { return 0; }
-  static int size() { return 1; }
-  static int warp() { return 0; }
-  static int warps() { return 1; }
-  static int lane() { return 0; }
-  static int lanes() { return 1; }
-  static void sync() {}
-  static u64 warp_max(u64 v) { return v; }
-  static u64 warp_sum(u64 v) { return v; }
-  static u64 warp_scan(u64 v) { return v; }
-  static u64 last_lane(u64 v) { return v; }
-  static void add(u64* counter, u64 v) { *counter += v; }
-};
 
 // The same result as best_candidate() and is_choosable(), in a form compilers turn into vector code: blocks of
 // tokens, each reduced in kLanes independent lanes; then the first token of the first block with the highest logit.
