@@ -88,10 +88,10 @@ class Drafter:
         miss_backoff: int,
         shared: SharedCache | None,
         policy: str,
-        proposal: Callable[..., Any],
+        proposal: type[tuple[Any, ...]],
         no_copy: Any,
         sources: tuple[str, str, str],
-        frombuffer: Callable[..., Any],
+        empty: Callable[..., Any],
         int32: Any,
     ) -> None: ...
     def start(self, prompt: Tokens, prediction: Tokens, scope: str | None) -> SequenceDrafter: ...

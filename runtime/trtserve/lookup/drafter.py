@@ -44,7 +44,7 @@ _NO_TOKENS.flags.writeable = False
 class Proposal(NamedTuple):
     """One sequence's drafts for one round. Without a copy: no tokens, no source, match 0."""
 
-    tokens: NDArray[np.int32]  # [n] drafts; a part of an array that the batch's proposals share
+    tokens: NDArray[np.int32]  # [n] drafts; a view, of which no other proposal sees any part
     source: Source | None
     match: int  # tokens before the copy's start that equal the sequence's last tokens, counted to 64
 
@@ -73,7 +73,7 @@ class Drafter:
             proposal=Proposal,
             no_copy=NO_COPY,
             sources=cast("tuple[str, str, str]", SOURCES[:3]),
-            frombuffer=np.frombuffer,
+            empty=np.empty,
             int32=np.dtype(np.int32),
         )
 

@@ -37,6 +37,7 @@ class SharedCache:
 
     Memory is split evenly over the scopes. A scope's share, taken when its first document comes and never changed,
     is a table of 8-byte entries, the largest power of two within half the share, and a ring of 4-byte tokens, the rest.
+    A key has one of the 8 entries of its set; a new key takes the oldest of them.
 
     ``insert`` walks a document's keys (runs of ``key_length`` tokens). While a key's entry already predicts the next
     token, nothing is stored. What is not known is written to the ring, after the key before it and together with known

@@ -29,7 +29,7 @@ class Int32s {
     Int32s(nb::handle given, const char* name) {
         if (PyList_CheckExact(given.ptr()) || PyTuple_CheckExact(given.ptr())) {
             copy(given, name);
-        } else if (nb::try_cast(given, array_, false)) {
+        } else if (!given.is_none() && nb::try_cast(given, array_, false)) {
             data_ = array_.data();
             size_ = array_.shape(0);
         } else {
@@ -69,6 +69,13 @@ class Int32s {
     const std::int32_t* data_ = nullptr;
     std::size_t size_ = 0;
 };
+
+// A new reference, or the Python error that took its place.
+template <typename T = nb::object>
+T owned(PyObject* object) {
+    if (!object) nb::raise_python_error();
+    return nb::steal<T>(object);
+}
 
 std::size_t checked_length(std::int64_t length, const char* name) {
     if (length < 0) throw std::invalid_argument(std::string(name) + " is " + std::to_string(length) + "; allowed: 0 or more");
@@ -112,10 +119,12 @@ struct PySequence {
 class PyDrafter {
   public:
     PyDrafter(int ngram, int max_drafts, int min_match, int miss_backoff, std::shared_ptr<SharedCache> shared,
-              const std::string& policy, nb::object proposal, nb::object none, nb::object sources, nb::object frombuffer,
+              const std::string& policy, nb::type_object proposal, nb::object none, nb::tuple sources, nb::object empty,
               nb::object int32)
         : state_(std::make_shared<DrafterState>()), proposal_(std::move(proposal)), none_(std::move(none)),
-          sources_(std::move(sources)), frombuffer_(std::move(frombuffer)), int32_(std::move(int32)) {
+          empty_(std::move(empty)), int32_(std::move(int32)), sources_(std::move(sources)) {
+        if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(proposal_.ptr()), &PyTuple_Type) || nb::len(sources_) != 3)
+            throw std::invalid_argument("proposal must be a named tuple type, and sources three names");
         if (min_match < ngram)
             throw std::invalid_argument("min_match is " + std::to_string(min_match) + "; allowed: at least ngram, " +
                                         std::to_string(ngram));
@@ -142,8 +151,7 @@ class PyDrafter {
     }
 
     nb::list propose(nb::handle sequences, nb::handle limits) {
-        const nb::object batch = nb::steal(PySequence_Tuple(sequences.ptr()));  // ours: keeps the sequences alive
-        if (!batch.is_valid()) nb::raise_python_error();
+        const nb::object batch = owned(PySequence_Tuple(sequences.ptr()));  // ours: keeps the sequences alive
         const Int32s most(limits, "limits");
         const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(batch.ptr()));
         if (most.size() != count)
@@ -151,13 +159,11 @@ class PyDrafter {
                                         std::to_string(most.size()) + " limits");
         const Busy busy(state_->busy);
         gather(batch, most, count);
-        {
+        if (count == 1) {
+            search(most);  // shorter than giving the GIL away and waiting for it
+        } else {
             const nb::gil_scoped_release release;
-            for (std::size_t i = 0; i < count; ++i) {
-                const int limit = std::min(most.data()[i], state_->settings.max_drafts);
-                copies_[i] = gathered_[i]->propose(limit, drafts_.data() + used_);
-                used_ += static_cast<std::size_t>(copies_[i].count);
-            }
+            search(most);
         }
         return proposals(count);
     }
@@ -173,6 +179,14 @@ class PyDrafter {
     void check(PySequence& sequence, const char* what) const {
         if (sequence.drafter != state_) throw std::invalid_argument(std::string(what) + ": the sequence is another drafter's");
         if (sequence.sequence.finished()) throw std::invalid_argument(std::string(what) + ": the sequence is finished");
+    }
+
+    void search(const Int32s& limits) {
+        std::int32_t* out = drafts_.data + drafts_.used;
+        for (std::size_t i = 0; i < gathered_.size(); ++i) {
+            copies_[i] = gathered_[i]->propose(std::min(limits.data()[i], state_->settings.max_drafts), out);
+            out += copies_[i].count;
+        }
     }
 
     // Checks every argument before anything changes, and makes room for every draft.
@@ -196,45 +210,54 @@ class PyDrafter {
             gathered_.push_back(&sequence->sequence);
         }
         copies_.resize(count);
-        drafts_.resize(count * static_cast<std::size_t>(state_->settings.max_drafts));
-        used_ = 0;
+        make_room(count);
     }
 
-    // One int32 array holds all drafts of the batch; each proposal has its part of it.
+    // Drafts are written into a NumPy array, part after part, and each proposal is a view of its part: nothing is copied
+    // and no part is used twice. A full array is left to the proposals that still view it.
+    void make_room(std::size_t count) {
+        const std::size_t needed = count * static_cast<std::size_t>(state_->settings.max_drafts);
+        if (needed <= drafts_.capacity - drafts_.used) return;
+        Drafts fresh;
+        fresh.capacity = std::max(kDraftsPerArray, needed);
+        fresh.array = empty_(fresh.capacity, int32_);
+        fresh.data = nb::cast<nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(fresh.array).data();
+        drafts_ = std::move(fresh);
+    }
+
     nb::list proposals(std::size_t count) {
-        nb::object tokens;
-        if (used_ > 0) {
-            nb::object bytes = nb::steal(PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(drafts_.data()),
-                                                                       static_cast<Py_ssize_t>(used_ * sizeof(Token))));
-            if (!bytes.is_valid()) nb::raise_python_error();
-            tokens = frombuffer_(bytes, int32_);
-        }
-        nb::list result = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(count)));
-        if (!result.is_valid()) nb::raise_python_error();
-        std::size_t begin = 0;
+        nb::list result = owned<nb::list>(PyList_New(static_cast<Py_ssize_t>(count)));
         for (std::size_t i = 0; i < count; ++i) {
             const Copy& copy = copies_[i];
-            nb::object item = none_;
-            if (copy.count > 0) {
-                const std::size_t end = begin + static_cast<std::size_t>(copy.count);
-                nb::object part = tokens;
-                if (end - begin != used_)
-                    part = nb::steal(PySequence_GetSlice(tokens.ptr(), static_cast<Py_ssize_t>(begin), static_cast<Py_ssize_t>(end)));
-                if (!part.is_valid()) nb::raise_python_error();
-                begin = end;
-                item = proposal_(part, nb::handle(PyTuple_GET_ITEM(sources_.ptr(), static_cast<Py_ssize_t>(copy.source) - 1)), copy.match);
-            }
+            nb::object item = copy.count > 0 ? proposal(copy) : none_;
             PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
         }
         return result;
     }
 
+    // The named tuple is made as tuple.__new__ would, without the Python-level __new__ that costs more than the search.
+    nb::object proposal(const Copy& copy) {
+        const auto begin = static_cast<Py_ssize_t>(drafts_.used);
+        drafts_.used += static_cast<std::size_t>(copy.count);
+        const nb::object tokens = owned(PySequence_GetSlice(drafts_.array.ptr(), begin, static_cast<Py_ssize_t>(drafts_.used)));
+        const nb::handle source(PyTuple_GET_ITEM(sources_.ptr(), static_cast<Py_ssize_t>(copy.source) - 1));
+        const nb::tuple arguments = nb::make_tuple(nb::make_tuple(tokens, source, copy.match));
+        return owned(PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(proposal_.ptr()), arguments.ptr(), nullptr));
+    }
+
+    struct Drafts {
+        nb::object array;
+        std::int32_t* data = nullptr;
+        std::size_t capacity = 0, used = 0;
+    };
+    static constexpr std::size_t kDraftsPerArray = 16384;
+
     std::shared_ptr<DrafterState> state_;
-    nb::object proposal_, none_, sources_, frombuffer_, int32_;
+    nb::object proposal_, none_, empty_, int32_;
+    nb::tuple sources_;
     std::vector<Sequence*> gathered_;
     std::vector<Copy> copies_;
-    std::vector<Token> drafts_;
-    std::size_t used_ = 0;
+    Drafts drafts_;
 };
 
 nb::tuple index_propose(const NgramIndex& index, int limit, int min_match) {
@@ -261,7 +284,7 @@ NB_MODULE(_native, m) {
         .def("append", [](NgramIndex& self, nb::handle tokens) {
             const Int32s text(tokens, "tokens");
             self.append(text.data(), text.size());
-        }, nb::arg("tokens"))
+        }, nb::arg("tokens").none())
         .def("truncate", [](NgramIndex& self, std::int64_t length) { self.truncate(checked_length(length, "length")); },
              nb::arg("length"))
         .def("propose", &index_propose, nb::arg("limit"), nb::arg("min_match"))
@@ -300,7 +323,7 @@ NB_MODULE(_native, m) {
             const Int32s text(tokens, "tokens");
             const nb::gil_scoped_release release;
             self.insert(scope, text.data(), text.size());
-        }, nb::arg("scope"), nb::arg("tokens"))
+        }, nb::arg("scope"), nb::arg("tokens").none())
         .def("propose", [](SharedCache& self, const std::string& scope, nb::handle tail, int limit) {
             const Int32s text(tail, "tail");
             if (limit < 0) throw std::invalid_argument("limit is " + std::to_string(limit) + "; allowed: 0 or more");
@@ -308,9 +331,13 @@ NB_MODULE(_native, m) {
             const auto found = self.copy(scope, text.data() + text.size(), text.size(), static_cast<int>(out.size()),
                                          Sources::kMostMatch, out.data());
             return nb::make_tuple(token_list(out.data(), static_cast<std::size_t>(found.count)), found.match);
-        }, nb::arg("scope"), nb::arg("tail"), nb::arg("limit"))
+        }, nb::arg("scope"), nb::arg("tail").none(), nb::arg("limit"))
         .def("stats", [](const SharedCache& self) {
-            const SharedCacheStats s = self.stats();
+            SharedCacheStats s;
+            {
+                const nb::gil_scoped_release release;  // an insert may hold the lock
+                s = self.stats();
+            }
             return nb::make_tuple(s.bytes, s.budget, s.scopes, s.evictions, s.documents, s.tokens);
         })
         .def_prop_ro("key_length", &SharedCache::key_length)
@@ -322,7 +349,7 @@ NB_MODULE(_native, m) {
         .def("observe", [](PySequence& self, nb::handle tokens) {
             const Int32s text(tokens, "tokens");
             self.open("observe").observe(text.data(), text.size());
-        }, nb::arg("tokens"))
+        }, nb::arg("tokens").none())
         .def("settle", [](PySequence& self, int accepted, std::optional<int> verified) {
             self.open("settle").settle(accepted, verified);
         }, nb::arg("accepted"), nb::arg("verified") = nb::none())
@@ -338,13 +365,13 @@ NB_MODULE(_native, m) {
         .def_prop_ro("bytes", [](const PySequence& self) { return self.sequence.bytes(); });
 
     nb::class_<PyDrafter>(m, "Drafter")
-        .def(nb::init<int, int, int, int, std::shared_ptr<SharedCache>, const std::string&, nb::object, nb::object, nb::object,
+        .def(nb::init<int, int, int, int, std::shared_ptr<SharedCache>, const std::string&, nb::type_object, nb::object, nb::tuple,
                       nb::object, nb::object>(),
              nb::arg("ngram"), nb::arg("max_drafts"), nb::arg("min_match"), nb::arg("miss_backoff"),
              nb::arg("shared").none(), nb::arg("policy"), nb::arg("proposal"), nb::arg("no_copy"), nb::arg("sources"),
-             nb::arg("frombuffer"), nb::arg("int32"))
-        .def("start", &PyDrafter::start, nb::arg("prompt"), nb::arg("prediction"), nb::arg("scope").none(),
+             nb::arg("empty"), nb::arg("int32"))
+        .def("start", &PyDrafter::start, nb::arg("prompt").none(), nb::arg("prediction").none(), nb::arg("scope").none(),
              nb::rv_policy::take_ownership)
-        .def("propose", &PyDrafter::propose, nb::arg("sequences"), nb::arg("limits"))
+        .def("propose", &PyDrafter::propose, nb::arg("sequences").none(), nb::arg("limits").none())
         .def("finish", &PyDrafter::finish, nb::arg("sequence"), nb::arg("store"));
 }

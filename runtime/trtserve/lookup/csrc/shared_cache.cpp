@@ -19,20 +19,35 @@ void ScopeText::write(Token token, bool starts) noexcept {
     ++written_;
 }
 
-// The place after the key that ends at `tail_end`; 0 when the slot is empty, another key's, overwritten, or when the
-// key would begin in another stretch.
-ScopeText::Place ScopeText::find(const Token* tail_end, std::uint64_t mixed) const noexcept {
-    const Slot slot = slots_[slot_of(mixed)];
-    if (slot == 0 || (slot & 0xffff) != (mixed & 0xffff)) return 0;
-    const Place place = slot >> 16;
+// Whether the key that ends at `tail_end` still stands before `place`, within one stretch.
+bool ScopeText::holds(Place place, const Token* tail_end) const noexcept {
     const int n = hash_->window();
-    if (place - static_cast<Place>(n) < oldest()) return 0;
+    if (place - static_cast<Place>(n) < oldest()) return false;
     for (int back = 1; back <= n; ++back) {
         std::uint32_t token = at(place - static_cast<Place>(back));
         if (back == n) token &= ~kStart;  // the key's first token may start the stretch
-        if (token != static_cast<std::uint32_t>(tail_end[-back])) return 0;
+        if (token != static_cast<std::uint32_t>(tail_end[-back])) return false;
     }
-    return place;
+    return true;
+}
+
+// The slot of the key that ends at `tail_end`, kNone when no slot of its set is its own or its text is overwritten.
+std::size_t ScopeText::find(const Token* tail_end, std::uint64_t mixed) const noexcept {
+    const std::size_t set = set_of(mixed);
+    for (std::size_t slot = set; slot < set + ways(); ++slot) {
+        const Slot entry = slots_[slot];
+        if (entry != 0 && (entry & 0xffff) == (mixed & 0xffff) && holds(entry >> 16, tail_end)) return slot;
+    }
+    return kNone;
+}
+
+// Empty slots are older than all others, overwritten text is older than what is left.
+std::size_t ScopeText::oldest_slot(std::uint64_t mixed) const noexcept {
+    const std::size_t set = set_of(mixed);
+    std::size_t oldest = set;
+    for (std::size_t slot = set + 1; slot < set + ways(); ++slot)
+        if (slots_[slot] >> 16 < slots_[oldest] >> 16) oldest = slot;
+    return oldest;
 }
 
 // Walks the document once. A token is known while the entry of the key before it already predicts it: then nothing is
@@ -46,15 +61,15 @@ std::size_t ScopeText::insert(const Token* tokens, std::size_t count) noexcept {
     std::size_t known = 0;  // tokens predicted in a row
     for (std::size_t i = n; i < count; ++i) {
         const std::uint64_t mixed = mix(state);
-        const Place place = find(tokens + i, mixed);
-        if (place != 0 && at(place) == static_cast<std::uint32_t>(tokens[i])) {
+        const std::size_t slot = find(tokens + i, mixed);
+        if (slot != kNone && at(slots_[slot] >> 16) == static_cast<std::uint32_t>(tokens[i])) {
             if (++known == SharedCache::kKnownRun) open = false;
         } else {
             const std::size_t context = open ? known : n;
             for (std::size_t j = i - context; j < i; ++j) write(tokens[j], !open && j == i - context);
             open = true;
             known = 0;
-            slots_[slot_of(mixed)] = (written_ << 16) | (mixed & 0xffff);
+            slots_[slot != kNone ? slot : oldest_slot(mixed)] = (written_ << 16) | (mixed & 0xffff);
             write(tokens[i], false);
         }
         if (i + 1 < count) state = hash_->roll(state, tokens[i - n], tokens[i]);
@@ -66,8 +81,9 @@ ScopeText::Found ScopeText::copy(const Token* tail_end, std::size_t available, i
                                  Token* out) const noexcept {
     const auto n = static_cast<std::size_t>(hash_->window());
     if (available < n) return {0, 0};
-    const Place place = find(tail_end, mix(hash_->of(tail_end - n, n)));
-    if (place == 0) return {0, 0};
+    const std::size_t slot = find(tail_end, mix(hash_->of(tail_end - n, n)));
+    if (slot == kNone) return {0, 0};
+    const Place place = slots_[slot] >> 16;
     int count = 0;
     for (Place p = place; count < limit && p < written_; ++p) {
         const std::uint32_t token = at(p);

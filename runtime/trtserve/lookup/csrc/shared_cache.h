@@ -44,7 +44,10 @@ struct Share {
     static Share of(std::size_t bytes) noexcept;
 };
 
-// One scope's text: a ring of tokens and a table from n-grams to places in it. Knows of no other scope.
+// One scope's text: a ring of tokens and a table from keys to places in it. Knows of no other scope.
+//
+// The table is set-associative: a key may lie in any of the 8 slots of its set, one cache line, and a new key takes the
+// set's oldest slot. With single slots, chance collisions alone would make a re-sent conversation look partly new.
 //
 // A place is the number of tokens ever written before it, so a place whose text was overwritten is recognised as
 // older than the ring. The first token of a stored stretch carries a mark (bit 31): nothing reads across it.
@@ -70,10 +73,17 @@ class ScopeText {
     using Place = std::uint64_t;
     static constexpr std::uint32_t kStart = 0x80000000u;
 
-    std::size_t slot_of(std::uint64_t mixed) const noexcept { return static_cast<std::size_t>(mixed >> 16) & (slots_.size() - 1); }
+    // The key's set: the first of its slots and how many there are.
+    std::size_t ways() const noexcept { return slots_.size() < 8 ? slots_.size() : 8; }
+    std::size_t set_of(std::uint64_t mixed) const noexcept {
+        return (static_cast<std::size_t>(mixed >> 16) & (slots_.size() / ways() - 1)) * ways();
+    }
     Place oldest() const noexcept { return written_ > ring_.size() ? written_ - ring_.size() : 0; }
     std::uint32_t at(Place place) const noexcept { return ring_[static_cast<std::size_t>(place % ring_.size())]; }
-    Place find(const Token* tail_end, std::uint64_t mixed) const noexcept;
+    static constexpr std::size_t kNone = ~std::size_t{0};
+    std::size_t find(const Token* tail_end, std::uint64_t mixed) const noexcept;
+    bool holds(Place place, const Token* tail_end) const noexcept;
+    std::size_t oldest_slot(std::uint64_t mixed) const noexcept;
     void write(Token token, bool starts) noexcept;
 
     const WindowHash* hash_;
