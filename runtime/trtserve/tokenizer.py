@@ -107,6 +107,10 @@ class Tokenizer:
         decoder = StreamDecoder(self, skip_special=skip_special, continuing=continuing)
         return decoder.push(ids) + decoder.flush()
 
+    def stream_decoder(self) -> StreamDecoder:
+        """A decoder for the output of a sequence: text that continues a prompt, without control tokens."""
+        return StreamDecoder(self, continuing=True)
+
     @property
     def strips_first_space(self) -> bool:
         """Whether a text's first space is the tokenizer's own (SentencePiece)."""

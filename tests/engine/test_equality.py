@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,33 +12,9 @@ from trtserve.engine.protocol import Completion, GenerationRequest
 from trtserve.sampling import SamplingParams
 
 from .toy import EOS, OracleDrafter, ToyDrafter, ToyExecutor, WrongDrafter, collect, reference, token_ids
+from .workload import check, workload
 
 Make = Callable[..., LocalEngine]
-
-KINDS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0},
-    "seeded": {"temperature": 0.8},
-    "filtered": {"temperature": 1.2, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
-    "penalties": {"temperature": 0.7, "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 1.0},
-    "held_back": {"temperature": 0, "min_tokens": 12, "logit_bias": {3: 2.0, 7: -100.0, EOS: 1.0}},
-}
-PER_KIND = 40
-
-
-def workload() -> list[GenerationRequest]:
-    """Prompts that repeat themselves in part, for every kind of sampling."""
-    draw = random.Random(20)
-    requests = []
-    for kind in KINDS.values():
-        for i in range(PER_KIND):
-            block = [draw.randrange(46) for _ in range(draw.randint(2, 20))]
-            prompt = [draw.randrange(46) for _ in range(draw.randint(0, 10))] + block
-            if i % 2:
-                prompt += [draw.randrange(46) for _ in range(draw.randint(0, 4))] + block[: draw.randint(1, len(block))]
-            most = draw.choice([None, 1, 2, 3, 24, 40])
-            params = SamplingParams(**{**kind, "seed": i, "max_tokens": None if "min_tokens" in kind else most})
-            requests.append(GenerationRequest(prompt, params))
-    return requests
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +31,6 @@ def drafter_named(name: str, requests: list[GenerationRequest], expected: list[l
     if name == "oracle":
         return OracleDrafter({tuple(r.prompt): text for r, text in zip(requests, expected, strict=True)})
     return {"off": None, "copies": ToyDrafter(), "wrong": WrongDrafter()}[name]
-
-
-def check(done: list[Completion], expected: list[list[int]]) -> None:
-    for completion, tokens in zip(done, expected, strict=True):
-        assert token_ids(completion) == tokens
-        assert completion.finish is not None
-        assert completion.finish.reason == ("stop" if tokens[-1] == EOS else "length")
 
 
 def test_workload_ends_in_every_way(expected: list[list[int]]) -> None:

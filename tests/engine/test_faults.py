@@ -42,7 +42,12 @@ def together(engine: LocalEngine, prompts: list[list[int]]) -> list[Finish]:
     """All prompts in one batch; checks the text of those that finished well."""
     gate = threading.Event()
     inner = toy(engine).before_prefill
-    toy(engine).before_prefill = lambda *a: (gate.wait(10), inner(*a)) and None
+
+    def held(slot: int, start: int, tokens: NDArray[np.int32]) -> None:
+        assert gate.wait(10)
+        inner(slot, start, tokens)
+
+    toy(engine).before_prefill = held
     generations = [engine.submit(GenerationRequest(p, GREEDY)) for p in prompts]
     gate.set()
     finishes = []
@@ -151,12 +156,10 @@ class FailingDrafter(ToyDrafter):
     def propose_one(self, sequence: ToySequence, limit: int) -> ToyProposal:
         if self.at == "beyond the limit":
             limit += 1
-        return (
-            super().propose_one(sequence, limit) if sequence.pending is None else super().propose_one(sequence, limit)
-        )
+        return super().propose_one(sequence, limit)
 
-    def finish(self, sequence: ToySequence, store: bool) -> None:
-        super().finish(sequence, store)
+    def finish(self, sequence: ToySequence, *, store: bool) -> None:
+        super().finish(sequence, store=store)
         self._check("finish", sequence.tokens)
 
 

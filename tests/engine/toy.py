@@ -300,9 +300,7 @@ class ToyDrafter:
         self.limits: list[list[int]] = []
         self.stored: list[tuple[str | None, list[int]]] = []
 
-    def start(
-        self, prompt: NDArray[np.int32], *, prediction: NDArray[np.int32] | None = None, scope: str | None = None
-    ) -> ToySequence:
+    def start(self, prompt: NDArray[np.int32], *, prediction: NDArray[np.int32], scope: str | None) -> ToySequence:
         self.started.append(ToySequence(prompt, scope))
         return self.started[-1]
 
@@ -325,7 +323,7 @@ class ToyDrafter:
                 return tokens[at + 2 :]
         return []
 
-    def finish(self, sequence: ToySequence, store: bool) -> None:
+    def finish(self, sequence: ToySequence, *, store: bool) -> None:
         assert sequence.finished is None
         sequence.finished = store
         if store:

@@ -5,7 +5,7 @@ sources (a drafter that is always wrong, an oracle, a draft model's own chain) p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,37 +53,41 @@ class SequenceDrafter(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes drafts for the sequences of a round."""
+    """Proposes drafts for the sequences of a round. ``trtserve.lookup.drafter.Drafter`` is one."""
 
-    def start(
-        self, prompt: NDArray[np.int32], *, prediction: NDArray[np.int32] | None = None, scope: str | None = None
-    ) -> SequenceDrafter:
-        """A drafter for a new sequence. ``scope`` None: nothing of other requests may be proposed to it."""
+    def start(self, prompt: NDArray[np.int32], *, prediction: NDArray[np.int32], scope: str | None) -> SequenceDrafter:
+        """A drafter for a new sequence. ``scope`` None: nothing of other requests may be proposed to it, or kept."""
         ...
 
-    def propose(self, sequences: Sequence[SequenceDrafter], limits: NDArray[np.int32]) -> Sequence[Proposal | None]:
-        """One proposal per sequence, each of at most ``limits[b]`` tokens (int32 ``[B]``)."""
+    def propose(self, sequences: Sequence[Any], limits: NDArray[np.int32]) -> Sequence[Proposal]:
+        """One proposal per sequence (each of this drafter's own), of at most ``limits[b]`` tokens, int32 ``[B]``."""
         ...
 
-    def finish(self, sequence: SequenceDrafter, store: bool) -> None:
+    def finish(self, sequence: Any, *, store: bool) -> None:
         """The sequence is over. ``store``: its tokens may be copied by later requests of its scope."""
         ...
 
 
-class SharedCacheGauges(Protocol):
-    """What a drafter's cross-request cache says of itself, for the metrics."""
+class SharedCacheSnapshot(Protocol):
+    """What a cross-request cache says of itself."""
 
     @property
-    def bytes_used(self) -> int: ...
+    def bytes(self) -> int: ...
 
     @property
-    def budget_bytes(self) -> int: ...
+    def budget(self) -> int: ...
 
     @property
-    def num_scopes(self) -> int: ...
+    def scopes(self) -> int: ...
 
     @property
     def evictions(self) -> int: ...
+
+
+class SharedCacheStats(Protocol):
+    """A cross-request cache, as far as the metrics are concerned. ``trtserve.lookup.shared.SharedCache`` is one."""
+
+    def stats(self) -> SharedCacheSnapshot: ...
 
 
 class TextDecoder(Protocol):
@@ -99,7 +103,7 @@ class TextDecoder(Protocol):
 
 
 class TextTokenizer(Protocol):
-    """What the engine asks of a tokenizer."""
+    """What the engine asks of a tokenizer. ``trtserve.tokenizer.Tokenizer`` is one."""
 
     def stream_decoder(self) -> TextDecoder:
         """A decoder for a new sequence's output."""

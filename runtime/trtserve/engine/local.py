@@ -11,8 +11,6 @@ Only the inbox, the registry of unfinished sequences and the counters are shared
 from __future__ import annotations
 
 import atexit
-import hashlib
-import json
 import logging
 import math
 import threading
@@ -27,7 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from trtserve.engine.drafting import Drafter, Proposal, SharedCacheGauges, TextTokenizer
+from trtserve.engine.drafting import Drafter, Proposal, SharedCacheStats, TextTokenizer
 from trtserve.engine.emit import TextStream
 from trtserve.engine.generation import Event, LocalGeneration, deliver
 from trtserve.engine.protocol import (
@@ -48,6 +46,7 @@ from trtserve.engine.slots import SlotTable
 from trtserve.engine.stats import EngineStats, Gauges, Turn
 from trtserve.engine_dir import Manifest
 from trtserve.executor.base import Executor, StepInput, StepOutput, TokenLogprobs
+from trtserve.lookup.shared import scope_name
 from trtserve.sampling import SamplingState
 from trtserve.settings import Speculative
 
@@ -88,7 +87,7 @@ class LocalEngine:
         speculative: Speculative | None = None,
         max_queue: int = 256,
         hermetic: bool = False,
-        shared_cache: SharedCacheGauges | None = None,
+        shared_cache: SharedCacheStats | None = None,
         copy_min: int = COPY_MIN,
     ) -> None:
         if max_queue < 1:
@@ -349,7 +348,7 @@ class LocalEngine:
             self._log_drafter_error("propose", e)
             proposals = self._propose_singly(self._drafter, [batch[b] for b in takers], most)
         for b, proposal in zip(takers, proposals, strict=True):
-            if proposal is None or proposal.source is None or not len(proposal.tokens):
+            if proposal is None or proposal.source is None:
                 continue
             tokens = np.asarray(proposal.tokens, np.int32)
             if len(tokens) > min(most, batch[b].remaining - 1) or tokens.min() < 0 or tokens.max() >= self._vocab:
@@ -516,10 +515,11 @@ class LocalEngine:
         if drafting:
             gauges.mean_window = windows / drafting
         if (cache := self._shared_cache) is not None:
-            gauges.shared_cache_bytes = cache.bytes_used
-            gauges.shared_cache_budget_bytes = cache.budget_bytes
-            gauges.shared_cache_scopes = cache.num_scopes
-            gauges.shared_cache_evictions_total = cache.evictions
+            shared = cache.stats()
+            gauges.shared_cache_bytes = shared.bytes
+            gauges.shared_cache_budget_bytes = shared.budget
+            gauges.shared_cache_scopes = shared.scopes
+            gauges.shared_cache_evictions_total = shared.evictions
         return gauges
 
     def _stop(self) -> None:
@@ -554,7 +554,7 @@ class LocalEngine:
         request = sequence.request
         if self._drafter is None or not request.lookup:
             return
-        prediction = np.asarray(request.prediction, np.int32) if len(request.prediction) else None
+        prediction = np.asarray(request.prediction, np.int32)
         scope = None if self._hermetic else scope_key(self.manifest, request.scope)
         try:
             sequence.drafter = self._drafter.start(sequence.prompt, prediction=prediction, scope=scope)
@@ -591,10 +591,8 @@ class LocalEngine:
 
 
 def scope_key(manifest: Manifest, scope: Scope) -> str:
-    """Names a partition of the shared cache: the model and tokenizer, and whose text it is. Unequal scopes never
-    collide, because the parts are joined unambiguously before they are hashed."""
-    parts = json.dumps([manifest.model_key, scope.adapter, scope.tenant, scope.salt])
-    return hashlib.sha256(parts.encode()).hexdigest()
+    """Names a partition of the shared cache: the model and tokenizer, and whose text it is."""
+    return scope_name(manifest.model_key, scope.adapter, scope.tenant, scope.salt)
 
 
 def _tokens_out(

@@ -1,0 +1,209 @@
+"""The Python API: ``from trtserve import Engine``.
+
+>>> engine = Engine.load("engines/smollm2-135m")                              # doctest: +SKIP
+>>> engine.generate("The capital of France is", max_tokens=8).text            # doctest: +SKIP
+' Paris, and the capital of'
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from pydantic import ValidationError
+
+from trtserve.engine.protocol import (
+    Completion,
+    Delta,
+    EngineClosedError,
+    EngineError,
+    EngineMetrics,
+    Finish,
+    Generation,
+    GenerationRequest,
+    RequestError,
+    Scope,
+)
+from trtserve.engine.protocol import Engine as EngineProtocol
+from trtserve.engine_dir import Manifest
+from trtserve.loading import load_engine
+from trtserve.overrides import Overrides
+from trtserve.sampling import SamplingParams
+from trtserve.tokenizer import ChatTemplateError, Tokenizer
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+class Engine:
+    """A model, ready to generate. Threads and coroutines may share one; requests are batched.
+
+    Every method that generates takes the same arguments:
+
+    ``prompt``
+        A text; a list of token ids; or a conversation, a list of ``{"role": ..., "content": ...}``, which goes through
+        the model's chat template.
+    ``prediction``
+        Text or tokens that the output is expected to repeat in part. It makes generation faster, never different.
+    ``lookup``
+        False: take no copies, and leave none for later requests.
+    ``scope``
+        Whose text may be shared: requests of unequal scopes never see each other's.
+    ``**sampling``
+        The fields of ``trtserve.sampling.SamplingParams``: ``max_tokens``, ``temperature``, ``seed``, ``stop``, ...
+
+    They raise RequestError for a request that cannot be served, QueueFullError when too many wait, EngineClosedError
+    once the engine is closed, and EngineError when generation fails.
+    """
+
+    def __init__(self, engine: EngineProtocol, tokenizer: Tokenizer) -> None:
+        """Over a running engine, which this object then owns. Most callers want ``Engine.load``."""
+        self.engine = engine
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, engine_dir: str | os.PathLike[str], **overrides: Any) -> Engine:
+        """Load what ``trtbuild`` wrote. ``overrides``: the fields of ``trtserve.overrides.Overrides``, for example
+        ``threads=4``, ``prompt_lookup_decoding=False`` or ``prompt_lookup_shared_cache_mb=64``.
+
+        Raises EngineDirError, OverrideError or ExecutorError; each says what is allowed.
+        """
+        loaded = load_engine(engine_dir, Overrides.parse(overrides))
+        return cls(loaded.engine, loaded.tokenizer)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.engine.manifest
+
+    def generate(self, prompt: Prompt, **arguments: Any) -> Completion:
+        """Generate to the end. The completion has the text, the tokens with their sources, and the statistics."""
+        return _collected(self.stream(prompt, **arguments))
+
+    def stream(self, prompt: Prompt, **arguments: Any) -> Iterator[Delta | Finish]:
+        """Generate piece by piece: ``Delta`` after ``Delta``, then one ``Finish``. Leaving the loop cancels.
+
+        The request is queued by this call, not by the first step of the loop.
+        """
+        return _followed(self.submit(prompt, **arguments))
+
+    async def agenerate(self, prompt: Prompt, **arguments: Any) -> Completion:
+        """``generate`` for coroutines."""
+        return _collected([event async for event in self.astream(prompt, **arguments)])
+
+    def astream(self, prompt: Prompt, **arguments: Any) -> AsyncIterator[Delta | Finish]:
+        """``stream`` for coroutines."""
+        return _afollowed(self.submit(prompt, **arguments))
+
+    def chat(self, messages: Sequence[Message], **arguments: Any) -> Completion:
+        """``generate`` for a conversation."""
+        return self.generate(messages, **arguments)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        *,
+        prediction: str | Sequence[int] = (),
+        lookup: bool = True,
+        scope: Scope | None = None,
+        params: SamplingParams | None = None,
+        **sampling: Any,
+    ) -> Generation:
+        """Queue a request and return its handle, which can be iterated, in either way, and cancelled.
+
+        ``params`` in place of ``**sampling`` saves building them again for every request.
+        """
+        if params is None:
+            params = _parameters(sampling)
+        elif sampling:
+            raise RequestError(f"give params or {', '.join(sampling)}, not both", "params")
+        return self.engine.submit(
+            GenerationRequest(
+                prompt=self.tokens(prompt),
+                params=params,
+                scope=scope or Scope(),
+                prediction=self.tokenizer.encode(prediction).tolist() if isinstance(prediction, str) else prediction,
+                lookup=lookup,
+            )
+        )
+
+    def tokens(self, prompt: Prompt) -> Sequence[int]:
+        """The token ids that ``generate`` makes of a prompt."""
+        try:
+            if isinstance(prompt, str):
+                text, add_bos = prompt, self.manifest.tokenizer.add_bos
+            elif len(prompt) and isinstance(prompt[0], Mapping):
+                # The template writes its own BOS.
+                text, add_bos = self.tokenizer.apply_chat_template(prompt), False  # type: ignore[arg-type]
+            else:
+                return prompt  # type: ignore[return-value]
+            ids: list[int] = self.tokenizer.encode(text, add_bos=add_bos).tolist()
+            return ids
+        except (ChatTemplateError, ValueError) as e:
+            raise RequestError(str(e), "prompt") from e
+
+    def metrics(self) -> EngineMetrics:
+        """Counters and gauges of all requests so far."""
+        return self.engine.metrics()
+
+    def close(self) -> None:
+        """Cancel what runs and free the model. A second call does nothing."""
+        self.engine.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _parameters(sampling: Mapping[str, Any]) -> SamplingParams:
+    try:
+        return SamplingParams.model_validate(dict(sampling))
+    except ValidationError as e:
+        first = e.errors()[0]
+        param = ".".join(map(str, first["loc"])) or None
+        if first["type"] == "extra_forbidden":
+            allowed = ", ".join(SamplingParams.model_fields)
+            raise RequestError(f"{param} is not a sampling parameter; allowed: {allowed}", param) from e
+        raise RequestError(f"{param}: {first['msg']}, not {first['input']!r}", param) from e
+
+
+def _followed(generation: Generation) -> Iterator[Delta | Finish]:
+    try:
+        for event in generation:
+            yield _checked(event)
+    finally:
+        generation.cancel()
+
+
+async def _afollowed(generation: Generation) -> AsyncIterator[Delta | Finish]:
+    try:
+        async for event in generation:
+            yield _checked(event)
+    finally:
+        generation.cancel()
+
+
+def _checked(event: Delta | Finish) -> Delta | Finish:
+    if isinstance(event, Finish):
+        if event.reason == "error":
+            raise EngineError(event.error or "generation failed")
+        if event.reason == "cancelled":
+            raise EngineClosedError("the generation was cancelled: the engine is closing")
+    return event
+
+
+def _collected(events: Iterator[Delta | Finish] | Sequence[Delta | Finish]) -> Completion:
+    completion, texts = Completion(""), []
+    for event in events:
+        if isinstance(event, Finish):
+            completion.finish = event
+        else:
+            texts.append(event.text)
+            completion.tokens += event.tokens
+    completion.text = "".join(texts)
+    return completion

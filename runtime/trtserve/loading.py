@@ -1,0 +1,96 @@
+"""An engine directory becomes a running engine: the one place where the parts are put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from trtserve import engine_dir
+from trtserve.engine.local import LocalEngine
+from trtserve.engine_dir import Manifest
+from trtserve.executor.base import Executor, ExecutorError
+from trtserve.lookup.drafter import Drafter
+from trtserve.lookup.shared import SharedCache
+from trtserve.overrides import OverrideError, Overrides
+from trtserve.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+class Loaded(NamedTuple):
+    """A running engine and what speaks its language."""
+
+    engine: LocalEngine
+    tokenizer: Tokenizer
+
+
+def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None = None) -> Loaded:
+    """Load an engine directory and start its scheduler. Close the engine to free everything.
+
+    Raises EngineDirError for a directory that is not what was built, OverrideError for settings it was not built for,
+    and ExecutorError when its target cannot run here.
+    """
+    overrides = overrides or Overrides()
+    path = Path(directory)
+    manifest = engine_dir.load(path)
+    speculative = overrides.speculative(manifest)
+    if speculative.drafter != "none":
+        raise ExecutorError(
+            f"{path}: its drafter is {speculative.drafter}, which target {manifest.target} does not run in this "
+            "process; allowed: none"
+        )
+    tokenizer = Tokenizer.load(path, manifest.tokenizer)
+    lookup = speculative.prompt_lookup
+    try:
+        shared = SharedCache.from_settings(lookup) if lookup else None
+    except ValueError as e:
+        raise OverrideError(str(e)) from e
+    drafter = Drafter(lookup, shared=shared) if lookup else None
+    executor = _load_executor(path, manifest, overrides)
+    if speculative.exact_verify and not executor.info.exact:
+        _log.warning(
+            "exact_verify: device %s cannot promise results that do not depend on the row count; texts with lookup on "
+            "and off may differ at near-ties",
+            executor.info.device,
+        )
+    try:
+        engine = LocalEngine(
+            executor,
+            drafter,
+            tokenizer,
+            manifest,
+            speculative=speculative,
+            max_queue=overrides.max_queue,
+            hermetic=overrides.hermetic,
+            shared_cache=shared,
+        )
+    except BaseException:
+        executor.close()
+        raise
+    return Loaded(engine, tokenizer)
+
+
+def _load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Executor:
+    """The executor of the manifest's target. Imported when asked for: a target's libraries are its own users' need."""
+    device = overrides.device
+    if manifest.target == "torch":
+        from trtserve.executor.torch import TorchExecutor
+
+        return TorchExecutor.load(path, manifest, device=device or "cpu", threads=overrides.threads)
+    if manifest.target == "tensorrt":
+        from trtserve.executor.tensorrt import TensorRTExecutor
+
+        return TensorRTExecutor.load(path, manifest, device=_cuda_index(device))
+    raise ExecutorError(
+        f"{path}: target {manifest.target} brings its own scheduler and does not run on an executor; "
+        "allowed here: torch, tensorrt"
+    )
+
+
+def _cuda_index(device: str | None) -> int:
+    name, _, index = (device or "cuda:0").partition(":")
+    if name != "cuda" or not (index or "0").isdigit():
+        raise OverrideError(f"device: a TensorRT engine runs on cuda or cuda:N, not {device!r}")
+    return int(index or "0")

@@ -1,0 +1,111 @@
+"""What may be changed when an engine is served, without building it again.
+
+The field names are the Python keywords of ``Engine.load`` and, with dashes, the flags of ``trtserve``. A field left at
+None keeps what the engine was built with. Defaults and ranges are those of ``trtserve.settings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trtserve.engine_dir import Manifest
+from trtserve.settings import PromptLookup, Speculative, Tier
+
+
+class OverrideError(ValueError):
+    """An override that is unknown, out of range, or more than the engine was built for. Says what is allowed."""
+
+
+class Overrides(BaseModel):
+    """Serve-time settings. Make one with ``parse``, which reports every problem at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    device: str | None = Field(default=None, description="where the torch target computes: cpu, cuda, cuda:1")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of one forward")
+    max_queue: int = Field(default=256, ge=1, le=1 << 20, description="requests that may wait for a slot")
+    hermetic: bool = Field(
+        default=False, description="refuse every cross-request channel: no shared cache, no KV reuse (for measurements)"
+    )
+    exact_verify: bool | None = Field(default=None, description="row results independent of the row count")
+    prompt_lookup_decoding: bool | None = Field(default=None, description="copies on or off")
+    prompt_lookup_ngram: int | None = None
+    prompt_lookup_max_drafts: int | None = None
+    prompt_lookup_min_match: int | None = None
+    prompt_lookup_miss_backoff: int | None = None
+    prompt_lookup_max_seqs: int | None = None
+    prompt_lookup_batch_max_drafts: int | None = None
+    prompt_lookup_shared_cache_mb: int | None = None
+    prompt_lookup_shared_cache_scopes: int | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Overrides:
+        """Raises OverrideError naming each bad override, what was given and what is allowed."""
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as e:
+            known = ", ".join(cls.model_fields)
+            problems = [
+                f"{x['loc'][0]} is not an override; allowed: {known}"
+                if x["type"] == "extra_forbidden"
+                else f"{x['loc'][0]}: {x['msg']}, not {x['input']!r}"
+                for x in e.errors()
+            ]
+            raise OverrideError("; ".join(problems)) from e
+
+    def speculative(self, manifest: Manifest) -> Speculative:
+        """The speculation settings to serve with. Raises OverrideError where the engine was not built for them."""
+        built = manifest.speculative
+        lookup = self._lookup(built.prompt_lookup)
+        if self.hermetic and lookup is not None and lookup.shared_cache.mb:
+            if self.prompt_lookup_shared_cache_mb:
+                raise OverrideError("hermetic refuses the shared cache, but prompt_lookup_shared_cache_mb asks for it")
+            lookup = lookup.model_copy(update={"shared_cache": lookup.shared_cache.model_copy(update={"mb": 0})})
+        if lookup is not None:
+            _check_rows(lookup, manifest)
+        exact = built.exact_verify if self.exact_verify is None else self.exact_verify
+        return built.model_copy(update={"prompt_lookup": lookup, "exact_verify": exact})
+
+    def _lookup(self, built: PromptLookup | None) -> PromptLookup | None:
+        prefix = "prompt_lookup_"
+        asked = {
+            name.removeprefix(prefix): value
+            for name, value in self
+            if name.startswith(prefix) and name != "prompt_lookup_decoding" and value is not None
+        }
+        on = built is not None if self.prompt_lookup_decoding is None else self.prompt_lookup_decoding
+        if not on:
+            if asked:
+                names = ", ".join(prefix + name for name in asked)
+                raise OverrideError(f"prompt lookup is off, but {names} needs it; turn prompt_lookup_decoding on")
+            return None
+        fields = (built or PromptLookup()).model_dump()
+        for name, value in asked.items():
+            place, key = (fields["shared_cache"], name[13:]) if name.startswith("shared_cache_") else (fields, name)
+            place[key] = value
+        try:
+            return PromptLookup.model_validate(fields)
+        except ValidationError as e:
+            problems = (f"{prefix}{'_'.join(map(str, x['loc']))}: {x['msg']}, not {x['input']!r}" for x in e.errors())
+            raise OverrideError("; ".join(problems)) from e
+
+
+def _check_rows(lookup: PromptLookup, manifest: Manifest) -> None:
+    """Every draft asked for has a row to be verified in."""
+    tiers: dict[str, Tier] = {tier.name: tier for tier in manifest.tiers}
+    lone, copy = tiers["lone"], tiers["copy"]
+    batch = min(lookup.max_seqs, manifest.limits.max_batch_size)
+    for name, asked, most in (
+        ("max_drafts", lookup.max_drafts, lone.rows - 1),
+        ("batch_max_drafts", lookup.batch_max_drafts, copy.rows - 1),
+        ("max_seqs", batch, copy.batch),
+    ):
+        if asked > most:
+            what = f"copies for {most} sequences at once" if name == "max_seqs" else f"{most} drafts per sequence"
+            raise OverrideError(
+                f"prompt_lookup_{name} is {asked}, but this engine was built with rows for {what}; "
+                f"build it again with --set speculative.prompt_lookup.{name}={asked} for more"
+            )
