@@ -208,7 +208,11 @@ def run(args: Sequence[str]) -> int:
             e.show()
         return e.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; nothing was left behind", err=True)
+        message = "interrupted; nothing was left behind"
+        if as_json:
+            _report_json(message, 130, ())
+        else:
+            click.echo(message, err=True)
         return 130
     except BrokenPipeError:
         sys.stdout = None  # nobody reads it: do not flush into the broken pipe at exit

@@ -115,6 +115,8 @@ def _sibling(out: Path, kind: str) -> Path:
 def _make_parents(directory: Path) -> list[Path]:
     missing = []
     for parent in (directory, *directory.parents):
+        if parent.exists() and not parent.is_dir():
+            raise OutputError(f"{parent}: is not a directory; give another path with -o")
         if parent.exists():
             break
         missing.append(parent)

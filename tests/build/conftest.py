@@ -11,6 +11,11 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from trtserve import engine_dir
+from trtserve.engine_dir import Manifest, TokenizerRecord
+from trtserve.model_config import DecoderConfig
+from trtserve.settings import Limits, Speculative, plan_tiers
+
 VOCAB = 300
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -97,5 +102,33 @@ def recipe_file(tmp_path: Path) -> Callable[[str], Path]:
         path = tmp_path / "r.yaml"
         path.write_text(text, encoding="utf-8")
         return path
+
+    return write
+
+
+@pytest.fixture
+def write_engine() -> Callable[[Path], None]:
+    """Writes a manifest and one file of its own into a directory."""
+
+    def write(directory: Path) -> None:
+        (directory / "weights.safetensors").write_bytes(b"x")
+        limits, speculative = Limits(), Speculative()
+        manifest = Manifest(
+            name="e",
+            target="torch",
+            model=DecoderConfig(
+                architecture="llama", vocab_size=4, hidden_size=2, intermediate_size=2, num_layers=1, num_heads=1,
+                num_kv_heads=1, head_dim=2, max_position=16, rms_norm_eps=1e-5,
+            ),
+            tokenizer=TokenizerRecord(vocab_size=4),
+            limits=limits,
+            speculative=speculative,
+            tiers=plan_tiers(limits, speculative),
+            inputs_digest="0" * 64,
+            weights_digest="0" * 64,
+            tokenizer_digest="0" * 64,
+            built_with={},
+        )  # fmt: skip
+        engine_dir.write(directory, manifest)
 
     return write
