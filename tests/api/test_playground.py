@@ -27,7 +27,7 @@ def dom(url: str, profile: Path) -> str:
 
 
 def test_streams_an_answer_coloured_by_source_with_statistics(shared: Served, tmp_path: Path) -> None:
-    page = dom(f"{shared.url}/?ask={quote('hello <b>there</b>')}", tmp_path)
+    page = dom(f"{shared.url}/#ask={quote('hello <b>there</b>')}", tmp_path)
     assert '<span id="model">scripted, context 512</span>' in page
     answer = re.search(r'<div class="turn assistant"[^>]*data-done="true"[^>]*><pre>(.*?)</pre>', page, re.DOTALL)
     assert answer is not None
@@ -39,5 +39,5 @@ def test_streams_an_answer_coloured_by_source_with_statistics(shared: Served, tm
 
 
 def test_a_failure_is_shown_in_the_conversation(shared: Served, tmp_path: Path) -> None:
-    page = dom(f"{shared.url}/?ask={quote('FAIL LATER')}", tmp_path)
+    page = dom(f"{shared.url}/#ask={quote('FAIL LATER')}", tmp_path)
     assert 'class="turn assistant error"' in page and "no finite logit" in page

@@ -29,7 +29,6 @@ class TextCodec(Protocol):
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
-        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,

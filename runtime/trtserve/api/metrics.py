@@ -7,8 +7,10 @@ Engine counters are read from ``Engine.metrics()`` at each scrape; latencies are
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, MutableMapping
+from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,6 +26,11 @@ _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 _PER_TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 _TOKENS_PER_ROUND = (1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 16.0, 32.0, 65.0)
+
+log = logging.getLogger("trtserve.access")
+
+#: What monitoring asks for every few seconds.
+_QUIET = frozenset({"/health", "/health/live", "/metrics"})
 
 #: vLLM's name for a cancelled request.
 REASON_LABELS: Mapping[FinishReason, str] = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
@@ -209,7 +216,10 @@ class RequestTimer:
 
 
 class HttpMetricsMiddleware:
-    """Counts and times HTTP requests. Plain ASGI: it neither buffers streams nor hides a client's leaving."""
+    """Counts, times and logs HTTP requests. Plain ASGI: it neither buffers streams nor hides a client's leaving.
+
+    The log has method, path, status and time. Query, headers and body never reach it.
+    """
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
@@ -231,9 +241,11 @@ class HttpMetricsMiddleware:
         try:
             await self._app(scope, receive, noting)
         finally:
-            handler = _handler(scope)
+            handler, seconds = _handler(scope), time.perf_counter() - start
             self._metrics.http_requests.labels(scope["method"], handler, str(status)).inc()
-            self._metrics.http_duration.labels(scope["method"], handler).observe(time.perf_counter() - start)
+            self._metrics.http_duration.labels(scope["method"], handler).observe(seconds)
+            level = logging.DEBUG if handler in _QUIET and status == 200 else logging.INFO
+            log.log(level, "%s %s %d %.0f ms", scope["method"], quote(scope["path"])[:200], status, 1000 * seconds)
 
 
 def _handler(scope: MutableMapping[str, object]) -> str:

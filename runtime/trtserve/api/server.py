@@ -55,10 +55,12 @@ class ApiServer(uvicorn.Server):
     tokens file again.
     """
 
-    def __init__(self, context: ServerContext, *, drain_timeout: float = 30.0, log_level: str = "warning") -> None:
+    def __init__(self, context: ServerContext, *, drain_timeout: float = 30.0) -> None:
         config = uvicorn.Config(
             create_app(context),
-            log_level=log_level,
+            # Its own start and stop messages add nothing, and its access log would show queries.
+            log_level="warning",
+            access_log=False,
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=FLUSH_TIMEOUT,

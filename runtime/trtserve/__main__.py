@@ -1,0 +1,5 @@
+"""``python -m trtserve``."""
+
+from trtserve.cli import main
+
+main()

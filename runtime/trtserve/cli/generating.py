@@ -1,0 +1,66 @@
+"""``trtserve generate``: one prompt, from the shell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtserve.cli.display import Screen, summary
+from trtserve.cli.failures import INTERRUPTED, CommandError, friendly
+from trtserve.cli.options import engine_options, option, overrides_of, sampling_options
+from trtserve.facade import Engine
+from trtserve.loading import load_engine
+from trtserve.sampling import SamplingParams
+
+
+def sampling(engine: Engine, prompt_len: int, values: dict[str, Any]) -> SamplingParams:
+    """The sampling that a command's options ask for, its output cut to the context's room."""
+    room = max(engine.manifest.limits.max_seq_len - prompt_len, 1)
+    values["max_tokens"] = min(values["max_tokens"], room)
+    return SamplingParams(**values)
+
+
+@click.command(short_help="Run one prompt and stream the answer.")
+@engine_options
+@click.argument("prompt")
+@option("--chat/--raw", "chat", default=None, show_default="chat, where the model has a template", help="how to prompt")
+@option("--system", default=None, help="a system message, with --chat")
+@option("--prediction", type=click.File(encoding="utf-8"), default=None, help="a file with the expected output")
+@option("--stats/--no-stats", default=False, help="print statistics to standard error at the end")
+@sampling_options
+def generate(
+    engine_dir: Path,
+    prompt: str,
+    chat: bool | None,
+    system: str | None,
+    prediction: Any,
+    stats: bool,
+    color: bool | None,
+    **values: Any,
+) -> None:
+    """Run PROMPT ("-" reads standard input) on the engine in ENGINE_DIR and stream the answer to standard output.
+
+    Copied text is coloured by where it was copied from.
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if system is not None and chat is False:
+        raise click.UsageError("--system needs --chat: a raw prompt has no messages")
+    with friendly(), Engine(*load_engine(engine_dir, overrides_of(values))) as engine:
+        if chat is None:
+            chat = engine.manifest.tokenizer.chat_template
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        tokens = engine.tokens([*messages, {"role": "user", "content": text}] if chat else text)
+        expected = engine.tokenizer.encode(prediction.read(), allow_special=False).tolist() if prediction else []
+        params = sampling(engine, len(tokens), values)
+        screen = Screen(color)
+        _, finish = screen.stream(engine.submit(tokens, params=params, prediction=expected))
+        screen.write("\n")
+        if finish.reason == "error":
+            raise CommandError(finish.error or "the generation failed")
+        if stats:
+            click.echo(summary(finish.stats), err=True)
+        if finish.reason == "cancelled":
+            raise click.exceptions.Exit(INTERRUPTED)

@@ -1,0 +1,148 @@
+"""``trtserve ENGINE_DIR``: the HTTP server."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtserve import engine_dir as engine_dirs
+from trtserve.api.auth import OpenAccess, TokenAuth
+from trtserve.api.context import ApiConfig, ServerContext
+from trtserve.api.server import ApiServer, listen
+from trtserve.api.version import version
+from trtserve.cli.failures import friendly
+from trtserve.cli.options import engine_options, integer_range, option, overrides_of
+from trtserve.loading import load_engine
+from trtserve.overrides import Overrides
+from trtserve.settings import Speculative
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _lookup_line(speculative: Speculative, hermetic: bool) -> str:
+    lookup = speculative.prompt_lookup
+    if lookup is None:
+        return "off"
+    shared = lookup.shared_cache
+    cache = (
+        f"shared cache {shared.mb} MiB in {shared.scopes} scopes" if shared.mb and not hermetic else "no shared cache"
+    )
+    return (
+        f"on: ngram {lookup.ngram}, up to {lookup.max_drafts} drafts, match of {lookup.effective_min_match}, "
+        f"backoff {lookup.miss_backoff}, up to {lookup.max_seqs} sequences, {cache}"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def banner(context: ServerContext, speculative: Speculative, overrides: Overrides, url: str, open_access: bool) -> str:
+    """What the server says once, when it is ready."""
+    manifest = context.engine.manifest
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64})
+    token = "" if open_access else " -H 'Authorization: Bearer TOKEN'"
+    exact = ", exact verify" if speculative.exact_verify else ""
+    names = ", ".join(context.names)
+    return "\n".join(
+        (
+            f"trtserve {version()}: {names} ({manifest.target}, {manifest.limits.max_batch_size} slots of "
+            f"{manifest.limits.max_seq_len} tokens{exact}{', hermetic' if overrides.hermetic else ''})",
+            f"  lookup      {_lookup_line(speculative, overrides.hermetic)}",
+            f"  auth        {'off' if open_access else 'bearer tokens'}",
+            f"  API         {url}/v1",
+            f"  playground  {url}/",
+            f"  metrics     {url}/metrics",
+            f"  try         curl {url}/v1/chat/completions -H 'Content-Type: application/json'{token} -d '{body}'",
+        )
+    )
+
+
+@click.command(short_help="Serve an engine directory over HTTP (the default command).")
+@option("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is every interface")
+@option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one")
+@option(
+    "--served-model-name",
+    multiple=True,
+    show_default="the engine's name",
+    help="a name the model answers to; can be given several times, the first is shown",
+)
+@option("--require-auth", is_flag=True, default=False, help="ask for a bearer token; its owner is the tenant")
+@option(
+    "--auth-tokens-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="YAML or JSON, tenant: token; read again when it changes, and on SIGHUP",
+)
+@option("--metrics-auth/--no-metrics-auth", default=False, help="ask for a token at /metrics too")
+@option(
+    "--max-queue", type=integer_range(Overrides, "max_queue"), default=256, help="requests that may wait for a slot"
+)
+@option("--max-body-mb", type=click.IntRange(1, 1024), default=32, help="largest request body, in MiB")
+@option(
+    "--drain-timeout",
+    type=click.FloatRange(0, 86400),
+    default=30.0,
+    help="seconds that running requests get to finish after SIGTERM",
+)
+@option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="info logs each request, never its text")
+@engine_options
+def serve(
+    engine_dir: Path,
+    host: str,
+    port: int,
+    served_model_name: tuple[str, ...],
+    require_auth: bool,
+    auth_tokens_file: Path | None,
+    metrics_auth: bool,
+    max_queue: int,
+    max_body_mb: int,
+    drain_timeout: float,
+    log_level: str,
+    **values: Any,
+) -> None:
+    """Serve the engine in ENGINE_DIR over an OpenAI-compatible HTTP API.
+
+    SIGTERM or Ctrl-C lets running requests finish and exits with 0; a second one quits at once.
+    """
+    if require_auth and auth_tokens_file is None:
+        raise click.UsageError("--require-auth needs --auth-tokens-file")
+    if auth_tokens_file is not None and not require_auth:
+        raise click.UsageError("--auth-tokens-file does nothing without --require-auth; give both or neither")
+    if metrics_auth and not require_auth:
+        raise click.UsageError("--metrics-auth needs --require-auth")
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with friendly():
+        overrides = overrides_of({**values, "max_queue": max_queue})
+        auth = TokenAuth(auth_tokens_file) if auth_tokens_file else OpenAccess()
+        # What can be wrong is found in the order of its cost: the address, the settings, then the model.
+        sock = listen(host, port)
+        manifest = engine_dirs.read(engine_dir)
+        speculative = overrides.speculative(manifest)
+        click.echo(f"Loading {engine_dir} ...", err=True)
+        engine, tokenizer = load_engine(engine_dir, overrides)
+        try:
+            config = ApiConfig(
+                served_names=served_model_name,
+                max_body_bytes=max_body_mb << 20,
+                max_choices=max_queue + manifest.limits.max_batch_size,
+                metrics_need_auth=metrics_auth,
+            )
+            context = ServerContext(engine, tokenizer, config, auth)
+            shown = f"[{host}]" if ":" in host else host
+            url = f"http://{shown}:{sock.getsockname()[1]}"
+            click.echo(banner(context, speculative, overrides, url, not require_auth), err=True)
+            if not require_auth and not _is_loopback(host):
+                click.echo("Warning: anyone who reaches this address may use it; see --require-auth", err=True)
+            ApiServer(context, drain_timeout=drain_timeout).run_on(sock)
+        finally:
+            engine.close()
+    click.echo("trtserve: stopped", err=True)
