@@ -31,6 +31,7 @@ HARMLESS = frozenset(
         "layerdrop",
         "output_attentions",
         "rope_dropout",
+        "temperature",
         "use_flash_attention",
         "use_flash_attention_2",
         "use_flash_attn",
