@@ -518,6 +518,15 @@ _FILES: list[tuple[str, str, list[tuple[str, list[tuple[str, str]]]]]] = [
 ]
 
 
+def _prefix_lines(text: str) -> int:
+    """Twelve lines, past the imports, and more until the cut is inside a block: at a blank line a small model stops."""
+    lines = text.split("\n")
+    count = 12
+    while not lines[count - 1].strip() or not lines[count].strip():
+        count += 1
+    return count
+
+
 def cases() -> Iterator[Case]:
     for name, text, edits in _FILES:
         for number, (task, changes) in enumerate(edits):
@@ -527,6 +536,5 @@ def cases() -> Iterator[Case]:
                     raise ValueError(f"{name} edit {number}: {old!r} is not in the file")
                 answer = answer.replace(old, new)
             prompt = f"{task} Answer with the whole file and nothing else.\n\n```\n{text}```"
-            # The lines of a file's start differ little between edits: twelve lines are past the imports.
-            prefix = "```\n" + first_lines(answer, 12)
+            prefix = "```\n" + first_lines(answer, _prefix_lines(answer))
             yield ask("code_edit", f"{name}-{number}", prompt, prefix=prefix, answer=f"```\n{answer}```", group=name)
