@@ -282,7 +282,7 @@ SHARED_FAULTS = (
 
 
 @dataclass
-class Sequence_:
+class SequenceDrafter:
     drafter: Drafter
     history: History
     prediction: History
@@ -321,13 +321,13 @@ class Drafter:
     shared: SharedCache | None = None
     fault: str = ""
 
-    def start(self, prompt: Sequence[int], prediction: Sequence[int], scope: str | None) -> Sequence_:
+    def start(self, prompt: Sequence[int], prediction: Sequence[int], scope: str | None) -> SequenceDrafter:
         history, expected = History(self.ngram, self.min_match), History(self.ngram, self.min_match)
         history.append(prompt)
         expected.append(prediction)
-        return Sequence_(self, history, expected, len(prompt), scope, Window(self.max_drafts, self.miss_backoff))
+        return SequenceDrafter(self, history, expected, len(prompt), scope, Window(self.max_drafts, self.miss_backoff))
 
-    def from_prediction(self, sequence: Sequence_, limit: int) -> tuple[list[int], int] | None:
+    def from_prediction(self, sequence: SequenceDrafter, limit: int) -> tuple[list[int], int] | None:
         output, expected = sequence.output, sequence.prediction.tokens
         anchored = len(output) < len(expected) and expected[: len(output)] == output
         if self.fault == "anchor at the first token only":
@@ -336,7 +336,7 @@ class Drafter:
             return expected[len(output) : len(output) + limit], min(len(output), MATCH_LIMIT)
         return sequence.prediction.propose(limit, sequence.history.tokens)
 
-    def propose(self, sequence: Sequence_, limit: int) -> tuple[list[int], str | None, int]:
+    def propose(self, sequence: SequenceDrafter, limit: int) -> tuple[list[int], str | None, int]:
         nothing: tuple[list[int], str | None, int] = ([], None, 0)
         if limit == 0 and self.fault == "limit 0 is no round":
             return nothing
@@ -363,7 +363,7 @@ class Drafter:
                 return found[0], source, found[1]
         return nothing
 
-    def finish(self, sequence: Sequence_, store: bool) -> None:
+    def finish(self, sequence: SequenceDrafter, store: bool) -> None:
         if store and self.shared is not None and sequence.scope is not None:
             self.shared.insert(sequence.scope, sequence.history.tokens)
 
