@@ -1,4 +1,4 @@
-"""The executor's host logic over a session that evaluates the network: the step contract, against the torch executor."""
+"""The executor's host logic over a session that evaluates the network: the step contract, beside the torch executor."""
 
 from __future__ import annotations
 
@@ -272,9 +272,8 @@ def ints(*values: int) -> NDArray[np.int32]:
 
 
 def step(slots: Sequence[int], rows: Sequence[Sequence[int]]) -> StepInput:
-    return StepInput(
-        ints(*slots), ints(*[0] * len(slots)), ints(*map(len, rows)), ints(*sum(map(list, rows), [])), [state(GREEDY)]
-    )
+    tokens = ints(*(token for row in rows for token in row))
+    return StepInput(ints(*slots), ints(*[0] * len(slots)), ints(*map(len, rows)), tokens, [state(GREEDY)])
 
 
 def test_a_closed_executor_says_so(pair_of: Callable[..., Pair]) -> None:

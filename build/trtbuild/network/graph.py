@@ -156,7 +156,7 @@ class Graph:
         before: Sequence[int] | None = None,
         after: Sequence[int] | None = None,
     ) -> ITensor:
-        """Transpose by ``before``, reshape to ``dims`` (0 keeps a dimension, -1 is inferred), transpose by ``after``."""
+        """Transpose by ``before``, reshape to ``dims`` (0: as it was, -1: inferred), transpose by ``after``."""
         layer = _made(self.network.add_shuffle(x), "shuffle")
         if before is not None:
             layer.first_transpose = tuple(before)
@@ -190,7 +190,7 @@ class Graph:
         return layer.get_output(0)
 
     def update_cache(self, cache: ITensor, update: ITensor, lengths: ITensor) -> ITensor:
-        """``cache [B, KH, S, D]`` with ``update [B, KH, R, D]`` written at ``lengths [B]``, in place. Mark it as output."""
+        """``cache [B, KH, S, D]`` with ``update [B, KH, R, D]`` written at ``lengths [B]``, in place. An output."""
         mode = self.trt.KVCacheMode.LINEAR
         return _out(self.network.add_kv_cache_update(cache, update, lengths, mode), "kv_cache_update")
 

@@ -125,8 +125,7 @@ class IOptimizationProfile(Protocol):
 class IBuilderConfig(Protocol):
     progress_monitor: Any
 
-    @property
-    def num_optimization_profiles(self) -> int: ...
+    def set_flag(self, flag: Any) -> None: ...
     def add_optimization_profile(self, profile: IOptimizationProfile) -> int: ...
 
 
@@ -139,6 +138,7 @@ class IBuilderConfigRTX(IBuilderConfig, Protocol):
 
 
 class IHostMemory(Protocol):
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def nbytes(self) -> int: ...
 
@@ -152,6 +152,10 @@ class Builder(Protocol):
 
 class BuilderType(Protocol):
     def __call__(self, logger: Any) -> Builder: ...
+
+
+class BuilderFlag(Protocol):
+    STRICT_NANS: Any
 
 
 class UnaryOperation(Protocol):
@@ -220,6 +224,7 @@ class CausalMaskKind(Protocol):
 class TensorRT(Protocol):
     """The module, ``tensorrt`` or ``tensorrt_rtx``."""
 
+    __name__: str
     __version__: str
     float32: DataType
     float16: DataType
@@ -232,7 +237,7 @@ class TensorRT(Protocol):
     ILogger: Any
     ILayer: Any
     IProgressMonitor: Any
-    LayerType: Any
+    BuilderFlag: BuilderFlag
     UnaryOperation: UnaryOperation
     ElementWiseOperation: ElementWiseOperation
     ActivationType: ActivationType

@@ -11,8 +11,8 @@ Inputs of a plan (B sequences in neighbouring slots, R rows each, L head rows, P
 ``k_cache_{i}``     T ``[B, KH, S, D]``          layer i's keys; ``v_cache_{i}`` its values
 ==================  ===========================  ==============================================================
 
-Outputs: ``verdict`` int32 ``[B, 3]`` (accepted, next token, failed), ``logits`` float32 ``[B, P, V]``, and ``k_out_{i}``
-and ``v_out_{i}``, which are the cache inputs updated in place (same address).
+Outputs: ``verdict`` int32 ``[B, 3]`` (accepted, next token, failed), ``logits`` float32 ``[B, P, V]``, and
+``k_out_{i}`` and ``v_out_{i}``, which are the cache inputs updated in place (same address).
 
 A cache has ``S`` positions: the sequence's, then scratch. Every enqueue writes R rows in each of the B slots, so rows
 beyond ``num_rows`` need room after the last position, and a slot that takes no part writes into the scratch at
@@ -113,10 +113,11 @@ def cache_bytes_per_slot(config: DecoderConfig, positions: int) -> int:
 
 
 def profiles_for(tiers: Sequence[Tier]) -> tuple[Profile, ...]:
-    """The profiles of a plan: one for each distinct tier shape, then one for each verify shape with logits.
+    """The profiles of a plan: one for each distinct tier shape, then those that output logits.
 
     A greedy round runs in the first set and reads back integers; a round that samples, penalizes or reports
-    log-probabilities runs in the second. Both sets share one plan's weights.
+    log-probabilities runs in the second. Both sets share one plan's weights. The second has no profile whose shapes
+    another of it takes: such rounds are rarer, and every profile adds code to the plan.
     """
     verify: dict[tuple[int, int], tuple[str, ...]] = {}
     for t in tiers:
@@ -131,4 +132,5 @@ def profiles_for(tiers: Sequence[Tier]) -> tuple[Profile, ...]:
         for t in tiers
         if t.name == "prefill"
     ]
-    return (*greedy, *prefill, *(p.model_copy(update={"logits": True}) for p in greedy))
+    widest = [p for p in greedy if not any(q != p and q.batch >= p.batch and q.rows >= p.rows for q in greedy)]
+    return (*greedy, *prefill, *(p.model_copy(update={"logits": True}) for p in widest))

@@ -1,0 +1,117 @@
+"""From a model to a plan: the network, one optimization profile for each tier, and what the log says about them."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from trtbuild.errors import BuildError
+from trtbuild.network.build_log import BuildLog, progress_monitor
+from trtbuild.network.decoder import NetworkShape, build_decoder
+from trtbuild.network.trt_types import (
+    Builder,
+    IBuilderConfig,
+    IBuilderConfigRTX,
+    IHostMemory,
+    IOptimizationProfile,
+    TensorRT,
+    TensorRTRTX,
+)
+from trtserve.executor import tensorrt_io as io
+from trtserve.model_config import DecoderConfig
+
+_PACKAGES = {
+    "tensorrt_rtx": "pip install 'trtlookup[rtx]'",
+    "tensorrt": "pip install 'trtlookup[trt]'",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A built plan and what its build said."""
+
+    data: IHostMemory
+    activation_bytes: tuple[int, ...]
+    """Each profile's, in order; empty where the runtime does not log them."""
+    seconds: float
+
+
+def load_runtime(name: io.RuntimeName) -> TensorRT:
+    """The module of a runtime. Raises BuildError with the package to install."""
+    try:
+        return cast(TensorRT, importlib.import_module(name))
+    except ImportError as e:
+        raise BuildError(f"runtime {name} is not installed ({e}): {_PACKAGES[name]}") from e
+
+
+def build_plan(
+    trt: TensorRT,
+    config: DecoderConfig,
+    weights: Mapping[str, torch.Tensor],
+    shape: NetworkShape,
+    profiles: Sequence[io.Profile],
+    *,
+    compute_capability: Sequence[int] = (),
+    report: Callable[[float], None] = lambda share: None,
+) -> Plan:
+    """Build a plan of these profiles. ``compute_capability`` (RTX alone; empty: its default set) as 10 * major + minor.
+
+    ``report`` gets the share of the build that is done. Raises BuildError with the log's errors: an error line fails
+    the build even where the API returned a plan.
+    """
+    log = BuildLog(trt)
+    begin = time.monotonic()
+    builder = trt.Builder(log.logger)
+    network = builder.create_network(0)
+    graph = build_decoder(trt, network, config, weights, shape)
+    builder_config = builder.create_builder_config()
+    # Acceptance decides by comparisons that a NaN must fail.
+    builder_config.set_flag(trt.BuilderFlag.STRICT_NANS)
+    builder_config.progress_monitor = progress_monitor(trt, report)
+    for profile in profiles:
+        _add_profile(builder, builder_config, config, profile, shape.cache_positions)
+    if compute_capability:
+        _set_targets(cast(TensorRTRTX, trt), cast(IBuilderConfigRTX, builder_config), compute_capability)
+    data = None if log.errors else builder.build_serialized_network(network, builder_config)
+    del graph  # held the constants until here
+    if log.errors or data is None:
+        reasons = "; ".join(dict.fromkeys(log.errors[:3])) or "no plan was returned and the log has no reason"
+        raise BuildError(f"{trt.__name__} {trt.__version__}: {reasons}")
+    return Plan(data, tuple(log.activation_bytes), time.monotonic() - begin)
+
+
+def _add_profile(
+    builder: Builder, builder_config: IBuilderConfig, config: DecoderConfig, profile: io.Profile, positions: int
+) -> None:
+    """Shapes from the smallest to the largest; the largest is also what the kernels are chosen for."""
+    made: IOptimizationProfile = builder.create_optimization_profile()
+    head = profile.head_rows
+    logits = ((1,), (head,)) if profile.logits else ((0,), (0,))
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        io.TOKEN_IDS: ((1, 1), (profile.batch, profile.rows)),
+        io.LENGTHS: ((1,), (profile.batch,)),
+        io.NUM_ROWS: ((1,), (profile.batch,)),
+        io.HEAD_ROWS: ((1,), (head,)),
+        io.LOGIT_ROWS: logits,
+    }
+    rest = (config.num_kv_heads, positions, config.head_dim)
+    for layer in range(config.num_layers):
+        for kind in "kv":
+            shapes[io.cache_input(kind, layer)] = ((1, *rest), (profile.batch, *rest))
+    for name, (least, most) in shapes.items():
+        made.set_shape(name, least, most, most)
+    if builder_config.add_optimization_profile(made) < 0:
+        raise BuildError(f"TensorRT refused the profile {profile.label}: batch {profile.batch}, rows {profile.rows}")
+
+
+def _set_targets(trt: TensorRTRTX, builder_config: IBuilderConfigRTX, capabilities: Sequence[int]) -> None:
+    builder_config.num_compute_capabilities = len(capabilities)
+    for i, capability in enumerate(capabilities):
+        member: Any = getattr(trt.ComputeCapability, f"SM{capability}", None)
+        if member is None or not builder_config.set_compute_capability(member, i):
+            raise BuildError(f"{trt.__name__} {trt.__version__} does not build for compute capability {capability}")

@@ -1,0 +1,302 @@
+"""The session on a GPU: a deserialized plan, one stream, memory that lives as long as the session.
+
+Every check that can be made without a device is made before one is touched: the runtime is installed, its version is
+the plan's, there is a driver and a GPU, the plan was built for that GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtserve.executor import tensorrt_io as io
+from trtserve.executor.base import ExecutorError
+from trtserve.executor.tensorrt_session import Call, Session, contiguous_bytes
+
+_log = logging.getLogger(__name__)
+
+_EXTRAS = {"tensorrt_rtx": "rtx", "tensorrt": "trt"}
+#: What a TensorRT-RTX plan without a list of its own runs on; later ones than these too.
+_RTX_DEFAULT = (80, 86, 89, 120, 121)
+#: Graphs kept at once: a captured enqueue holds device resources.
+_MAX_GRAPHS = 64
+
+
+def missing_gpu() -> str | None:
+    """Why no GPU can be used here, in one line; None when one can. Touches no driver."""
+    try:
+        runtime = importlib.import_module("cuda.bindings.runtime")
+    except ImportError as e:
+        return f"cuda-python is not installed ({e}): pip install 'trtlookup[cuda]'"
+    # Any other call may hang for ever on a machine without a driver.
+    error, count = runtime.cudaGetDeviceCount()
+    if int(error):
+        return f"no NVIDIA GPU or driver found here (cudaGetDeviceCount: {error.name})"
+    return None if count else "no NVIDIA GPU found here (cudaGetDeviceCount: 0)"
+
+
+def free_memory(device: int = 0) -> int | None:
+    """Bytes free on a GPU, or None where there is none."""
+    if missing_gpu() is not None:
+        return None
+    runtime = importlib.import_module("cuda.bindings.runtime")
+    _checked(runtime.cudaSetDevice(device), "cudaSetDevice")
+    free, _ = _checked(runtime.cudaMemGetInfo(), "cudaMemGetInfo")
+    return int(free)
+
+
+def open_session(path: Path, info: io.PlanInfo, device: int) -> CudaSession:
+    """Load the plan at ``path`` onto GPU ``device``. Raises ExecutorError, in one line, when it cannot run here."""
+    trt = _load_runtime(info)
+    if (missing := missing_gpu()) is not None:
+        raise ExecutorError(f"{path}: a {info.runtime} plan needs a GPU: {missing}")
+    runtime = importlib.import_module("cuda.bindings.runtime")
+    count = _checked(runtime.cudaGetDeviceCount(), "cudaGetDeviceCount")
+    if not 0 <= device < count:
+        raise ExecutorError(f"GPU {device} was asked for; this machine has 0 to {count - 1}")
+    cuda = importlib.import_module("cuda.core")
+    gpu = cuda.Device(device)
+    gpu.set_current()
+    major, minor = gpu.compute_capability
+    require_target(info, 10 * major + minor, str(gpu.name))
+    return CudaSession(trt, info, path, gpu)
+
+
+def _load_runtime(info: io.PlanInfo) -> Any:
+    """The runtime's module, of exactly the plan's version: plans are not portable between versions."""
+    try:
+        trt = importlib.import_module(info.runtime)
+    except ImportError as e:
+        extra = _EXTRAS[info.runtime]
+        raise ExecutorError(
+            f"the plan needs {info.runtime} {info.runtime_version}, which is not installed ({e}): "
+            f"pip install 'trtlookup[cuda,{extra}]'"
+        ) from e
+    if trt.__version__ != info.runtime_version:
+        raise ExecutorError(
+            f"the plan was built with {info.runtime} {info.runtime_version}, installed is {trt.__version__}: "
+            f"rebuild the engine, or install {info.runtime_version}"
+        )
+    return trt
+
+
+def require_target(info: io.PlanInfo, capability: int, name: str) -> None:
+    """Raise ExecutorError unless the plan was built for this compute capability (10 * major + minor)."""
+    if info.runtime != "tensorrt_rtx":
+        return  # full TensorRT checks the GPU it was built for when it deserializes
+    allowed = info.compute_capability or _RTX_DEFAULT
+    if capability in allowed or (not info.compute_capability and capability > max(_RTX_DEFAULT)):
+        return
+    raise ExecutorError(
+        f"the plan does not run on {name} (compute capability {capability}); it was built with tensorrt_rtx for "
+        f"{', '.join(map(str, allowed))}"
+    )
+
+
+class CudaSession(Session):
+    """One plan on one GPU. All contexts share one scratch allocation: on one stream only one of them runs at a time."""
+
+    def __init__(self, trt: Any, info: io.PlanInfo, path: Path, gpu: Any) -> None:
+        self._cudart = importlib.import_module("cuda.bindings.runtime")
+        self._gpu = gpu
+        self.device = f"cuda:{gpu.device_id} ({gpu.name})"
+        self._device_memory: list[int] = []
+        self._host_memory: list[int] = []
+        self._graphs: dict[Call, Any] = {}
+        self._seen: set[Call] = set()
+        self._bound: dict[int, Call] = {}
+        self._contexts: list[Any] = []
+        self._engine: Any = None
+        self._closed = False
+        self._stream = gpu.create_stream()
+        self._handle = int(self._stream.handle)
+        errors: list[str] = []
+
+        class Logger(trt.ILogger):  # type: ignore[misc]
+            def log(self, severity: Any, msg: str) -> None:
+                if severity.name in ("ERROR", "INTERNAL_ERROR"):
+                    errors.append(msg)
+                    _log.error("%s", msg)
+
+        self._errors = errors
+        self._logger = Logger()
+        try:
+            self._runtime = trt.Runtime(self._logger)
+            self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+            if self._engine is None:
+                raise self._refused(f"{path}: the plan was not accepted")
+            self._check_engine(info)
+            # RTX captures graphs itself, once its kernels for a shape are compiled; with full TensorRT this class does.
+            self._captures = info.runtime == "tensorrt"
+            self._contexts = self._make_contexts(trt, info)
+        except BaseException:
+            self.close()
+            raise
+
+    def allocate(self, nbytes: int) -> int:
+        result = self._cudart.cudaMalloc(max(nbytes, 1))
+        if int(result[0]):
+            raise ExecutorError(f"{nbytes:,} bytes of GPU memory cannot be had on {self.device}: {result[0].name}")
+        address = int(result[1])
+        self._device_memory.append(address)
+        _checked(self._cudart.cudaMemsetAsync(address, 0, max(nbytes, 1), self._handle), "cudaMemsetAsync")
+        return address
+
+    def host_array(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        kind = np.dtype(dtype)
+        nbytes = int(np.prod(shape)) * kind.itemsize
+        if not nbytes:
+            return np.empty(shape, kind)
+        address = int(_checked(self._cudart.cudaMallocHost(nbytes), "cudaMallocHost"))
+        self._host_memory.append(address)
+        buffer = (ctypes.c_uint8 * nbytes).from_address(address)
+        return np.frombuffer(buffer, kind).reshape(shape)
+
+    def upload(self, address: int, source: NDArray[Any]) -> None:
+        host, nbytes = contiguous_bytes(source)
+        self._copy(address, host, nbytes, "cudaMemcpyHostToDevice")
+
+    def download(self, target: NDArray[Any], address: int) -> None:
+        host, nbytes = contiguous_bytes(target)
+        self._copy(host, address, nbytes, "cudaMemcpyDeviceToHost")
+
+    def copy_rows(self, target: int, source: int, pitch: int, width: int, rows: int) -> None:
+        kind = self._cudart.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        _checked(
+            self._cudart.cudaMemcpy2DAsync(target, pitch, source, pitch, width, rows, kind, self._handle),
+            "cudaMemcpy2DAsync",
+        )
+
+    def zero_rows(self, target: int, pitch: int, width: int, rows: int) -> None:
+        _checked(self._cudart.cudaMemset2DAsync(target, pitch, 0, width, rows, self._handle), "cudaMemset2DAsync")
+
+    def enqueue(self, call: Call) -> None:
+        if (graph := self._graphs.get(call)) is not None:
+            graph.launch(self._stream)
+            return
+        self._bind(call)
+        context = self._contexts[call.profile]
+        if not context.execute_async_v3(self._handle):
+            raise self._refused("the enqueue failed")
+        # Captured at a call's second enqueue, right after it: TensorRT has by then done what a new shape makes it do.
+        if self._captures and call in self._seen:
+            self._capture(call, context)
+        self._seen.add(call)
+
+    def synchronize(self) -> None:
+        self._stream.sync()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stream.sync()
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+        self._bound.clear()
+        self._contexts = []
+        self._engine = None
+        for address in self._device_memory:
+            self._cudart.cudaFree(address)
+        for address in self._host_memory:
+            self._cudart.cudaFreeHost(address)
+        self._stream.close()
+
+    def _make_contexts(self, trt: Any, info: io.PlanInfo) -> list[Any]:
+        """One context for each profile, so that no round waits for a switch."""
+        strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        sizes = [int(self._engine.get_device_memory_size_for_profile_v2(i)) for i in range(len(info.profiles))]
+        scratch = self.allocate(max(sizes))
+        contexts = []
+        for i, size in enumerate(sizes):
+            if info.runtime == "tensorrt_rtx":
+                settings = self._engine.create_runtime_config()
+                settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+                settings.set_execution_context_allocation_strategy(strategy)
+                context = self._engine.create_execution_context(settings)
+            else:
+                context = self._engine.create_execution_context(strategy)
+            if context is None:
+                raise self._refused(f"no context for the profile {info.profiles[i].label}")
+            if not context.set_optimization_profile_async(i, self._handle):
+                raise self._refused(f"the profile {info.profiles[i].label} was refused")
+            context.set_device_memory(scratch, max(size, 1))
+            contexts.append(context)
+        self.synchronize()
+        return contexts
+
+    def _check_engine(self, info: io.PlanInfo) -> None:
+        """The plan is what the manifest says: its profiles, and every cache output on top of its input."""
+        if self._engine.num_optimization_profiles != len(info.profiles):
+            raise ExecutorError(
+                f"the plan has {self._engine.num_optimization_profiles} profiles, its manifest {len(info.profiles)}"
+            )
+        for i in range(self._engine.num_io_tensors):
+            name = self._engine.get_tensor_name(i)
+            if "_out_" in name:
+                kind, layer = name[0], int(name.rsplit("_", 1)[1])
+                aliased = self._engine.get_aliased_input_tensor(name)
+                if aliased != io.cache_input(kind, layer):
+                    raise ExecutorError(f"the plan does not update {io.cache_input(kind, layer)} in place: {aliased}")
+
+    def _bind(self, call: Call) -> None:
+        """Tell the context what differs from the call it ran last."""
+        context, last = self._contexts[call.profile], self._bound.get(call.profile)
+        if last is call:
+            return
+        self._bound.pop(call.profile, None)
+        for name, binding in call.bindings.items():
+            before = None if last is None else last.bindings[name]
+            is_input = name not in (io.VERDICT, io.LOGITS) and "_out_" not in name
+            reshaped = is_input and (before is None or before.shape != binding.shape)
+            if reshaped and not context.set_input_shape(name, binding.shape):
+                raise self._refused(f"{name} of shape {list(binding.shape)} was refused")
+            moved = before is None or before.address != binding.address
+            if moved and not context.set_tensor_address(name, binding.address):
+                raise self._refused(f"{name} at {binding.address:#x} was refused")
+        self._bound[call.profile] = call
+
+    def _capture(self, call: Call, context: Any) -> None:
+        """Keep an enqueue of this call as a graph. Where the runtime cannot, enqueues go on without."""
+        builder = self._stream.create_graph_builder()
+        try:
+            builder.begin_building("thread_local")
+            enqueued = context.execute_async_v3(self._handle)
+            builder.end_building()
+            if not enqueued:
+                raise self._refused("the enqueue cannot be captured")
+            graph = builder.complete()
+        except Exception as e:
+            self._captures = False
+            _log.warning("CUDA graphs are off: %s", e)
+            return
+        while len(self._graphs) >= _MAX_GRAPHS:
+            oldest = next(iter(self._graphs))
+            self.synchronize()
+            self._graphs.pop(oldest).close()
+            self._seen.discard(oldest)
+        self._graphs[call] = graph
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: str) -> None:
+        direction = getattr(self._cudart.cudaMemcpyKind, kind)
+        _checked(self._cudart.cudaMemcpyAsync(target, source, nbytes, direction, self._handle), "cudaMemcpyAsync")
+
+    def _refused(self, what: str) -> ExecutorError:
+        """With what the runtime logged, which is where its reasons are."""
+        reasons = "; ".join(self._errors[-3:]) or "the runtime gave no reason"
+        return ExecutorError(f"{what}: {reasons}")
+
+
+def _checked(result: Any, call: str) -> Any:
+    """The values of a CUDA call's result, alone when there is one. Raises ExecutorError naming the call."""
+    error, *values = result
+    if int(error):
+        raise ExecutorError(f"{call}: {error.name}")
+    return values[0] if len(values) == 1 else tuple(values)
