@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
@@ -55,7 +55,10 @@ class ApiServer(uvicorn.Server):
     tokens file again.
     """
 
-    def __init__(self, context: ServerContext, *, drain_timeout: float = 30.0) -> None:
+    def __init__(
+        self, context: ServerContext, *, drain_timeout: float = 30.0, on_ready: Callable[[], None] | None = None
+    ) -> None:
+        """``on_ready`` is called once, when connections are answered and signals handled."""
         config = uvicorn.Config(
             create_app(context),
             # Its own start and stop messages add nothing, and its access log would show queries.
@@ -69,11 +72,17 @@ class ApiServer(uvicorn.Server):
         super().__init__(config)
         self._context = context
         self._drain_timeout = drain_timeout
+        self._on_ready = on_ready
         self._leaving = False
 
     def run_on(self, sock: socket.socket) -> None:
         """Serve on a listening socket until the server has stopped. In the main thread, handles signals."""
         self.run(sockets=[sock])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._on_ready is not None:
+            self._on_ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -139,10 +139,13 @@ def serve(
             context = ServerContext(engine, tokenizer, config, auth)
             shown = f"[{host}]" if ":" in host else host
             url = f"http://{shown}:{sock.getsockname()[1]}"
-            click.echo(banner(context, speculative, overrides, url, not require_auth), err=True)
-            if not require_auth and not _is_loopback(host):
-                click.echo("Warning: anyone who reaches this address may use it; see --require-auth", err=True)
-            ApiServer(context, drain_timeout=drain_timeout).run_on(sock)
+
+            def announce() -> None:
+                click.echo(banner(context, speculative, overrides, url, not require_auth), err=True)
+                if not require_auth and not _is_loopback(host):
+                    click.echo("Warning: anyone who reaches this address may use it; see --require-auth", err=True)
+
+            ApiServer(context, drain_timeout=drain_timeout, on_ready=announce).run_on(sock)
         finally:
             engine.close()
     click.echo("trtserve: stopped", err=True)
