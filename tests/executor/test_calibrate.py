@@ -129,3 +129,5 @@ def test_progress_adds_up_to_a_hundred_whatever_is_dropped() -> None:
 def test_senseless_requests_are_refused(contexts: tuple[int, ...], repeats: int) -> None:
     with pytest.raises(ValueError, match="at least one of each"):
         measure(make(), contexts=contexts, repeats=repeats)
+    with pytest.raises(ValueError, match="at least one of each"):
+        measure(make(), seconds=0)

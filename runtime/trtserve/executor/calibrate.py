@@ -72,12 +72,15 @@ def measure(
     called with hundredths of the work done since the last call, 100 in all.
     """
     info = executor.info
-    if not contexts or min(contexts) < 0 or repeats < 1:
-        raise ValueError(f"contexts {tuple(contexts)} and repeats {repeats}: at least one of each, contexts from 0 up")
+    if not contexts or min(contexts) < 0 or repeats < 1 or seconds <= 0:
+        raise ValueError(
+            f"contexts {tuple(contexts)}, repeats {repeats}, seconds {seconds}: allowed are at least one of each, "
+            "contexts from 0 up"
+        )
     begin = clock()
     shapes = shapes_to_measure(executor, contexts)
     order = sorted({s.context for s in shapes})
-    report = _Hundredths(progress, len(shapes) * (repeats + 1))
+    report = _Hundredths(progress, len(shapes) * (repeats + 1), lambda: (clock() - begin) / seconds)
     times: dict[Shape, list[float]] = {s: [] for s in shapes}
     filled = 0
     measured: list[int] = []
@@ -137,14 +140,15 @@ def _time(executor: Executor, shape: Shape, clock: Callable[[], float]) -> float
 
 
 class _Hundredths:
-    """Turns counted work into hundredths of a total, each reported once."""
+    """Hundredths of a job that ends when its work or its time is used up, each reported once."""
 
-    def __init__(self, advance: Callable[[int], None] | None, total: int) -> None:
-        self._advance, self._total, self._done, self._shown = advance, max(total, 1), 0, 0
+    def __init__(self, advance: Callable[[int], None] | None, total: int, time_used: Callable[[], float]) -> None:
+        self._advance, self._total, self._time_used = advance, max(total, 1), time_used
+        self._done = self._shown = 0
 
     def __call__(self, work: int) -> None:
         self._done += work
-        self._show(min(100 * self._done // self._total, 100))
+        self._show(min(int(100 * max(self._done / self._total, self._time_used())), 99))
 
     def finish(self) -> None:
         self._show(100)
