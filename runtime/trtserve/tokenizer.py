@@ -107,9 +107,9 @@ class Tokenizer:
         decoder = StreamDecoder(self, skip_special=skip_special, continuing=continuing)
         return decoder.push(ids) + decoder.flush()
 
-    def stream_decoder(self) -> StreamDecoder:
-        """A decoder for the output of a sequence: text that continues a prompt, without control tokens."""
-        return StreamDecoder(self, continuing=True)
+    def stream_decoder(self, *, skip_special: bool = True, continuing: bool = True) -> StreamDecoder:
+        """A decoder for a sequence's output: by default text that continues a prompt, without control tokens."""
+        return StreamDecoder(self, skip_special=skip_special, continuing=continuing)
 
     @property
     def strips_first_space(self) -> bool:
@@ -145,10 +145,6 @@ class Tokenizer:
         plain = tokenizers.Tokenizer.from_str(self._layout)
         plain.encode_special_tokens = True
         return plain
-
-    def stream_decoder(self, *, skip_special: bool = True, continuing: bool = False) -> StreamDecoder:
-        """A decoder for one sequence's output, token by token."""
-        return StreamDecoder(self, skip_special=skip_special, continuing=continuing)
 
 
 class StreamDecoder:

@@ -250,6 +250,15 @@ def test_a_character_comes_out_whole(bpe: Tokenizer) -> None:
     assert decoder.flush() == "\ufffd"
 
 
+def test_output_continues_its_prompt(bpe: Tokenizer, spm: Tokenizer) -> None:
+    for tokenizer in (bpe, spm):
+        decoder = tokenizer.stream_decoder()
+        ids = [*tokenizer.encode(" the and"), *tokenizer.record.eos_token_ids[:1]]
+        assert decoder.push(ids) + decoder.flush() == tokenizer.decode(ids, continuing=True)
+    assert spm.stream_decoder().push(spm.encode("the")) == " the"
+    assert spm.stream_decoder(continuing=False).push(spm.encode("the")) == "the"
+
+
 def byte_ids(tokenizer: Tokenizer, byte: int) -> list[int]:
     return [i for i in range(tokenizer.vocab_size) if tokenizer.token_bytes(i) == bytes([byte])][:1]
 
