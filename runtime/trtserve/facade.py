@@ -1,9 +1,4 @@
-"""The Python API: ``from trtserve import Engine``.
-
->>> engine = Engine.load("engines/smollm2-135m")                              # doctest: +SKIP
->>> engine.generate("The capital of France is", max_tokens=8).text            # doctest: +SKIP
-' Paris, and the capital of'
-"""
+"""The Python API: ``from trtserve import Engine``."""
 
 from __future__ import annotations
 
@@ -56,6 +51,21 @@ class Engine:
 
     They raise RequestError for a request that cannot be served, QueueFullError when too many wait, EngineClosedError
     once the engine is closed, and EngineError when generation fails.
+
+    >>> engine = Engine.load(directory)
+    >>> done = engine.generate("x = foo(a); y = foo(a);", max_tokens=20, temperature=0, ignore_eos=True)
+    >>> len(done.tokens), done.finish.reason
+    (20, 'length')
+    >>> "".join(event.text for event in engine.stream("x = foo(", max_tokens=9, seed=1) if isinstance(event, Delta)) \\
+    ...     == engine.generate("x = foo(", max_tokens=9, seed=1, lookup=False).text
+    True
+    >>> chat = [{"role": "user", "content": "Say foo(a) again: foo(a)"}]
+    >>> engine.chat(chat, max_tokens=5, prediction="foo(a)").finish.stats.completion_tokens <= 5
+    True
+    >>> engine.generate("x", temperature=-1)
+    Traceback (most recent call last):
+    trtserve.engine.protocol.RequestError: temperature: Input should be greater than or equal to 0, not -1
+    >>> engine.close()
     """
 
     def __init__(self, engine: EngineProtocol, tokenizer: Tokenizer) -> None:

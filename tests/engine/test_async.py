@@ -58,12 +58,16 @@ def test_one_wake_up_per_loop_and_round(make_engine: Make) -> None:
     """However many streams wait, the scheduler calls into their loop once per round."""
     engine = make_engine(drafter=None)
     calls = []
+    ready = threading.Event()
+    toy(engine).before_prefill = lambda *a: ready.wait(10) and None
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         inner = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *a, **k: (calls.append(1), inner(*a, **k))[1]  # type: ignore[method-assign]
-        await asyncio.gather(*(acollect(engine.submit(GenerationRequest(p, GREEDY))) for p in PROMPTS))
+        generations = [engine.submit(GenerationRequest(p, GREEDY)) for p in PROMPTS]
+        ready.set()
+        await asyncio.gather(*map(acollect, generations))
 
     asyncio.run(main())
     rounds = engine.metrics()["rounds_total"]

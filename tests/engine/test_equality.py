@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from trtserve.engine.local import LocalEngine
-from trtserve.engine.protocol import Completion, GenerationRequest
+from trtserve.engine.protocol import Completion, Generation, GenerationRequest
 from trtserve.sampling import SamplingParams
 
 from .toy import EOS, OracleDrafter, ToyDrafter, ToyExecutor, WrongDrafter, collect, reference, token_ids
@@ -76,21 +76,29 @@ def test_together_arriving_at_odd_moments(
     draw = random.Random(7)
     executor = engine._executor
     assert isinstance(executor, ToyExecutor)
-    waiting = list(requests)
-    generations = []
+    arrived: dict[int, Generation] = {}
+    arrivals = iter(range(len(requests)))
+
+    def submit() -> bool:
+        index = next(arrivals, None)
+        if index is not None:
+            arrived[index] = engine.submit(requests[index])
+        return index is not None
 
     def arrive(_: object) -> None:
         # On the scheduler's thread, in the middle of a round: as odd a moment as there is, and the same every time.
-        while waiting and draw.random() < 0.4:
-            generations.append(engine.submit(waiting.pop(0)))
+        while draw.random() < 0.4 and submit():
+            pass
 
     executor.before_step = arrive
-    done: list[Completion] = []
-    while waiting or len(done) < len(generations):
-        if len(done) == len(generations):
-            generations.append(engine.submit(waiting.pop(0)))
-        done.append(collect(generations[len(done)]))
-    check(done, expected)
+    done: dict[int, Completion] = {}
+    while len(done) < len(requests):
+        # Nothing runs here that this thread has not collected, so it starts the next one.
+        if len(done) == len(arrived):
+            submit()
+        for index in sorted(arrived.keys() - done.keys()):
+            done[index] = collect(arrived[index])
+    check([done[index] for index in range(len(requests))], expected)
     assert {len(rows) for rows in executor.rows_seen} == set(range(1, max_batch_size + 1))
     if name != "off":
         assert all(max(rows) == 1 for rows in executor.rows_seen if len(rows) > 4)

@@ -218,7 +218,8 @@ def test_a_failing_detokenizer_ends_that_sequence_alone(make_engine: Make) -> No
 
 
 def test_a_crash_of_the_thread_wakes_everyone(make_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine()
+    engine = make_engine(drafter=None)
+    ready = threading.Event()
 
     def broken() -> None:
         raise SystemError("bug in the scheduler")
@@ -226,12 +227,14 @@ def test_a_crash_of_the_thread_wakes_everyone(make_engine: Make, monkeypatch: py
     rounds = []
 
     def crash_at_third_round(batch: StepInput) -> None:
+        assert ready.wait(10)
         rounds.append(len(batch.slots))
         if len(rounds) == 3:
             monkeypatch.setattr(engine, "_admit", broken)
 
     toy(engine).before_step = crash_at_third_round
     generations = [engine.submit(GenerationRequest(PROMPTS[0], GREEDY)) for _ in range(8)]
+    ready.set()
     for generation in generations:
         finish = collect(generation).finish
         assert finish is not None and finish.reason == "error" and "bug in the scheduler" in (finish.error or "")

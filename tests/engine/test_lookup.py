@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -94,8 +95,11 @@ def test_only_finished_requests_are_stored_and_only_what_was_kept(make_engine: M
     prompt, text = ids("the foo("), ids("abcdeENDxyzxyzxyz")
     engine = text_engine(make_engine, prompt, text, drafts=False)
     engine._drafter = drafter
+    ready = threading.Event()
+    engine._executor.before_step = lambda batch: ready.wait(10) and None  # type: ignore[attr-defined]
     cancelled = engine.submit(GenerationRequest(prompt, GREEDY))
     cancelled.cancel()
+    ready.set()
     collect(cancelled)
     assert shared.stats().documents == 0
     params = GREEDY.model_copy(update={"stop": ("END",), "max_tokens": 20})

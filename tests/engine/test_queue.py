@@ -85,13 +85,21 @@ def test_the_longest_prompt_and_budget_fit(make_engine: Make) -> None:
 
 def test_first_come_first_served(make_engine: Make) -> None:
     engine = make_engine(limits={"max_batch_size": 1})
-    gate = Gate(engine)
-    prompts = [ids(f"abc{c}") for c in "defghijklm"]
-    generations = [engine.submit(GenerationRequest(p, GREEDY)) for p in prompts]
-    gate.open()
-    finishes = [collect(g).finish for g in generations]
-    waits = [f.stats.queue_time for f in finishes if f is not None]
-    assert waits == sorted(waits) and len(waits) == 10
+    gate = threading.Event()
+    served: list[int] = []
+
+    def step(batch: StepInput) -> None:
+        assert gate.wait(10)
+        if not served or served[-1] != batch.sampling[0].seed:
+            served.append(batch.sampling[0].seed)
+
+    toy(engine).before_step = step
+    requests = [GenerationRequest(ids("abc"), GREEDY.model_copy(update={"seed": n})) for n in range(10)]
+    generations = [engine.submit(r) for r in requests]
+    gate.set()
+    for g in generations:
+        collect(g)
+    assert served == list(range(10))
 
 
 def test_queue_full_says_when_to_come_back(make_engine: Make) -> None:
@@ -133,8 +141,10 @@ def test_cancel_frees_the_slot_within_a_round(make_engine: Make) -> None:
     engine = make_engine(limits={"max_batch_size": 1}, drafter=None)
     params = SamplingParams(temperature=0, ignore_eos=True)
     seen = []
+    ready = threading.Event()
 
     def watch(batch: StepInput) -> None:
+        assert ready.wait(10)
         seen.append(batch.sampling[0].prompt_len)
         if len(seen) == 3:
             first.cancel()
@@ -142,6 +152,7 @@ def test_cancel_frees_the_slot_within_a_round(make_engine: Make) -> None:
     toy(engine).before_step = watch
     first = engine.submit(GenerationRequest(ids("abc"), params))
     second = engine.submit(GenerationRequest(ids("defgh"), GREEDY))
+    ready.set()
     done = collect(first)
     assert done.finish is not None and done.finish.reason == "cancelled" and len(done.tokens) == 3
     assert token_ids(collect(second)) == reference(ids("defgh"), GREEDY)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import Completion, GenerationRequest, Scope
+from trtserve.executor.base import StepInput
 from trtserve.sampling import SamplingParams
 
 from .toy import ToyExecutor, WrongDrafter, collect, ids, reference, token_ids
@@ -142,8 +143,16 @@ def test_after_a_cancel_while_decoding_no_rejected_row_is_reused(make_engine: Ma
     continues past it."""
     engine = make_engine(drafter=WrongDrafter, limits={"max_batch_size": 1})
     prompt = ids("abcdefgh")
+    ready = threading.Event()
+
+    def cancel_at_twenty(batch: StepInput) -> None:
+        assert ready.wait(10)
+        if int(batch.lengths[0]) == 20:
+            generation.cancel()
+
+    toy(engine).before_step = cancel_at_twenty
     generation = engine.submit(GenerationRequest(prompt, GREEDY.model_copy(update={"max_tokens": None})))
-    toy(engine).before_step = lambda batch: generation.cancel() if int(batch.lengths[0]) == 20 else None
+    ready.set()
     done = collect(generation)
     assert done.finish is not None and done.finish.reason == "cancelled"
     follow_up = [*prompt, *token_ids(done), *ids("xyz")]
