@@ -20,7 +20,7 @@ from . import reference
 
 
 def lookup(**changes: int) -> PromptLookup:
-    return PromptLookup(**changes)
+    return PromptLookup.model_validate(changes)
 
 
 def drafter(**changes: int) -> Drafter:

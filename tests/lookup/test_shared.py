@@ -153,7 +153,7 @@ def test_proposals_depend_on_calls_alone() -> None:
 
 
 def distinct(count: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).permutation(1 << 18)[:count].tolist()
+    return [int(token) for token in np.random.default_rng(seed).permutation(1 << 18)[:count]]
 
 
 def test_a_resent_conversation_costs_its_new_turn_and_one_key() -> None:
