@@ -173,8 +173,8 @@ void linear_panel(const LinearArgs& a, std::int64_t panel, std::int64_t row_begi
   const std::int64_t bytes = trtlookup::cpu::storage_bytes(storage) * kPanel * a.k;
   const void* w = static_cast<const char*>(a.weights) + panel * bytes;
   const std::int64_t blocks = (rows + Simd::kRows - 1) / Simd::kRows;
-  // Many rows pay for converting the panel once instead of once per tile. Widening is exact, so the bits are equal.
-  if (blocks > 2 && storage != Storage::kFloat32) {
+  // Many tiles pay for writing the widened panel once, few do not. Widening is exact, so the bits are equal.
+  if (blocks > 4 && storage != Storage::kFloat32) {
     if (storage == Storage::kFloat16)
       widen<LoadF16>(w, scratch, kPanel * a.k);
     else
