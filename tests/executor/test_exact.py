@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -60,7 +62,7 @@ def test_any_thread_count_gives_the_same_bits(shape: str) -> None:
 def test_prefill_may_be_cut_anywhere(cuts: list[int], slot: int) -> None:
     text = tokens(SHARED.config, LENGTH)
     bounds = sorted({0, 160, LENGTH - 9, *cuts})
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         SHARED.executor.prefill(slot, begin, text[begin:end])
     assert np.array_equal(SHARED.executor.logits(slot, LENGTH - 9, text[LENGTH - 9 :]), SHARED.expected)
 

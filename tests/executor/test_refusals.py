@@ -93,7 +93,7 @@ def test_no_cuda_device() -> None:
 
 def test_weights_that_are_not_the_models() -> None:
     tensors = weights(C)
-    with pytest.raises(ExecutorError, match="layers.1.up missing"):
+    with pytest.raises(ExecutorError, match=r"layers\.1\.up missing"):
         executor(C, tensors={k: v for k, v in tensors.items() if k != "layers.1.up"})
     with pytest.raises(ExecutorError, match=r"final_norm has shape \(3,\); the model needs \(48,\)"):
         executor(C, tensors={**tensors, "final_norm": torch.ones(3)})
@@ -104,7 +104,7 @@ def test_weights_that_are_not_the_models() -> None:
 def test_a_cache_larger_than_the_memory() -> None:
     limits = Limits(max_batch_size=256, max_seq_len=1 << 20)
     wide = config(num_layers=64, num_kv_heads=6, head_dim=128)
-    with pytest.raises(ExecutorError, match="MiB of KV cache .256 slots of 1048576 positions.*smaller max_batch_size"):
+    with pytest.raises(ExecutorError, match=r"MiB of KV cache .256 slots of 1048576 positions.*smaller max_batch_size"):
         TorchExecutor(wide, weights(C).items(), limits, plan_tiers(limits, Speculative()))
 
 

@@ -15,6 +15,8 @@ std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / t
 constexpr int kTaskRows = 96;
 // Most tasks per thread: enough to even out an interrupted thread, few enough that claiming costs nothing.
 constexpr int kTasksPerThread = 16;
+// Most spans that threads share out in one layer.
+constexpr std::int64_t kMostSpans = 2048;
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -45,9 +47,10 @@ Decoder::Decoder(DecoderShape shape, const Kernels& kernels, int threads, std::v
   const std::int64_t widest = std::max({static_cast<std::int64_t>(shape_.hidden_size),
                                         static_cast<std::int64_t>(shape_.intermediate_size),
                                         static_cast<std::int64_t>(shape_.num_heads) * shape_.head_dim});
-  scratch_floats_ = round_up(std::max(2 * kernels_.lanes * widest,
-                                      attend_scratch_floats(static_cast<int>(group), static_cast<int>(value_stride_))),
-                             1024);
+  partial_floats_ = round_up(partial_floats(kAttendRows, static_cast<int>(group), static_cast<int>(value_stride_)), 16);
+  scratch_floats_ = std::max(2 * kernels_.lanes * widest,
+                             2 * partial_floats_ + score_floats(static_cast<int>(group)));
+  scratch_floats_ = round_up(scratch_floats_, 1024);
   for (int pass = 0; pass < 2; ++pass) {
     Carver carve(work_.data());
     const std::int64_t rows = shape_.max_rows;
@@ -57,6 +60,7 @@ Decoder::Decoder(DecoderShape shape, const Kernels& kernels, int threads, std::v
     attended_ = carve.take<float>(rows * shape_.num_heads * shape_.head_dim);
     inner_ = carve.take<float>(rows * shape_.intermediate_size);
     scratch_ = carve.take<float>(scratch_floats_ * pool_.threads());
+    partials_ = carve.take<float>(partial_floats_ * kMostSpans);
     if (pass == 0) work_ = Pages(carve.used(), false);
   }
 }
@@ -262,20 +266,77 @@ void Decoder::write_kv(const Batch& batch, int layer, int row, int sequence, std
   }
 }
 
-void Decoder::attend(const Batch& batch, int layer, const std::vector<Block>& blocks,
-                     const std::vector<int>& first_row) {
+void Decoder::attend(const Batch& batch, int layer, const std::vector<Block>& blocks) {
   const int kv_heads = shape_.num_kv_heads, group = shape_.num_heads / kv_heads, d = shape_.head_dim;
-  const std::int64_t out_stride = static_cast<std::int64_t>(shape_.num_heads) * d;
-  pool_.run(static_cast<int>(blocks.size()) * kv_heads, [&](int task, int, int thread) {
-    const Block& block = blocks[task / kv_heads];
-    const int head = task % kv_heads;
+  const std::int64_t out_stride = static_cast<std::int64_t>(shape_.num_heads) * d, window = layers_[layer].window;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  const auto args = [&](int unit) -> AttendArgs {  // a unit is a block and a KV head
+    const Block& block = blocks[unit / kv_heads];
+    const int head = unit % kv_heads, slot = batch.slots[block.sequence];
     const std::int64_t column = static_cast<std::int64_t>(head) * group * d;
-    const int slot = batch.slots[block.sequence];
-    kernels_.attend({qkv_ + block.row * qkv_size_ + column, qkv_size_, keys(layer, slot, head),
-                     values(layer, slot, head), block.rows, group, d, static_cast<int>(value_stride_),
-                     batch.lengths[block.sequence] + block.row - first_row[block.sequence], layers_[layer].window,
-                     1.0f / std::sqrt(static_cast<float>(d)), attended_ + block.row * out_stride + column, out_stride,
-                     scratch_ + thread * scratch_floats_});
+    return {qkv_ + block.row * qkv_size_ + column,
+            qkv_size_,
+            keys(layer, slot, head),
+            values(layer, slot, head),
+            block.rows,
+            group,
+            d,
+            static_cast<int>(value_stride_),
+            block.position,
+            window,
+            scale,
+            attended_ + block.row * out_stride + column,
+            out_stride};
+  };
+  const auto first_span = [&](const Block& b) {
+    return window > 0 && b.position + 1 > window ? (b.position + 1 - window) / kSpanKeys : 0;
+  };
+  const auto end_span = [&](const Block& b) { return (b.position + b.rows - 1) / kSpanKeys + 1; };
+  const auto clear = [&](float* state, const Block& b) {  // only the totals are read before they are written
+    std::fill_n(state + static_cast<std::int64_t>(b.rows) * group * (value_stride_ + 1), b.rows * group, 0.0f);
+  };
+
+  struct Part {
+    int unit;
+    std::int64_t span;
+  };
+  const int units = static_cast<int>(blocks.size()) * kv_heads;
+  std::vector<Part> parts;
+  std::vector<int> first_part;
+  if (pool_.threads() > 1 && units < 4 * pool_.threads())
+    for (int unit = 0; unit < units; ++unit) {
+      const Block& b = blocks[unit / kv_heads];
+      first_part.push_back(static_cast<int>(parts.size()));
+      for (std::int64_t span = first_span(b); span < end_span(b); ++span) parts.push_back({unit, span});
+    }
+  first_part.push_back(static_cast<int>(parts.size()));
+
+  if (static_cast<int>(parts.size()) > units && static_cast<std::int64_t>(parts.size()) <= kMostSpans) {
+    pool_.run(static_cast<int>(parts.size()), [&](int i, int, int thread) {
+      kernels_.attend_span(args(parts[i].unit), parts[i].span, partials_ + i * partial_floats_,
+                           scratch_ + thread * scratch_floats_);
+    });
+    pool_.run(units, [&](int unit, int, int thread) {
+      const AttendArgs a = args(unit);
+      float* state = scratch_ + thread * scratch_floats_;
+      clear(state, blocks[unit / kv_heads]);
+      for (int i = first_part[unit]; i < first_part[unit + 1]; ++i)
+        kernels_.merge_span(a, partials_ + i * partial_floats_, state);
+      kernels_.finish_attend(a, state);
+    });
+    return;
+  }
+  pool_.run(units, [&](int unit, int, int thread) {
+    const Block& block = blocks[unit / kv_heads];
+    const AttendArgs a = args(unit);
+    float* state = scratch_ + thread * scratch_floats_;
+    float *partial = state + partial_floats_, *scores = partial + partial_floats_;
+    clear(state, block);
+    for (std::int64_t span = first_span(block); span < end_span(block); ++span) {
+      kernels_.attend_span(a, span, partial, scores);
+      kernels_.merge_span(a, partial, state);
+    }
+    kernels_.finish_attend(a, state);
   });
 }
 
@@ -290,8 +351,11 @@ void Decoder::forward(const Batch& batch, float* logits) {
   for (int b = 0, row = 0; b < static_cast<int>(batch.slots.size()); row += batch.num_rows[b++]) {
     first_row.push_back(row);
     sequence_of.insert(sequence_of.end(), batch.num_rows[b], b);
-    for (int r = 0; r < batch.num_rows[b]; r += kAttendRows)
-      blocks.push_back({b, row + r, std::min(kAttendRows, batch.num_rows[b] - r)});
+    const int count = batch.num_rows[b], parts = (count + kAttendRows - 1) / kAttendRows;
+    for (int i = 0; i < parts; ++i) {
+      const int begin = count * i / parts, end = count * (i + 1) / parts;
+      blocks.push_back({b, row + begin, end - begin, static_cast<std::int64_t>(batch.lengths[b]) + begin});
+    }
   }
 
   for_rows(rows, 4, [&](int r) {
@@ -313,7 +377,7 @@ void Decoder::forward(const Batch& batch, float* logits) {
     });
     // Nobody reads what the last layer would add: the cache is all a prefill leaves.
     if (i + 1 == shape_.num_layers && batch.logit_rows.empty()) return;
-    attend(batch, i, blocks, first_row);
+    attend(batch, i, blocks);
     linear(attended_, q, rows, l.o, x_, h, h, Epilogue::kAdd);
     norm(x_, l.mlp_norm, normed_, rows);
     linear(normed_, h, rows, l.gate_up, inner_, f, f, Epilogue::kSiluMul);

@@ -74,6 +74,7 @@ class Decoder {
   // Rows of one sequence that are attended together.
   struct Block {
     int sequence, row, rows;
+    std::int64_t position;  // of the first row
   };
 
   void lay_out();
@@ -83,7 +84,7 @@ class Decoder {
               std::int64_t n, Epilogue epilogue);
   void norm(const float* x, const float* weight, float* out, int rows);
   void write_kv(const Batch& batch, int layer, int row, int sequence, std::int64_t position);
-  void attend(const Batch& batch, int layer, const std::vector<Block>& blocks, const std::vector<int>& first_row);
+  void attend(const Batch& batch, int layer, const std::vector<Block>& blocks);
   float* keys(int layer, int slot, int head);
   float* values(int layer, int slot, int head);
   template <class Work>
@@ -102,8 +103,9 @@ class Decoder {
   std::map<std::string, Destination> destinations_;
   Pages weights_, cache_, work_;
   float *x_ = nullptr, *normed_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr, *inner_ = nullptr;
-  float* scratch_ = nullptr;  // per thread
-  std::int64_t scratch_floats_ = 0;
+  float* scratch_ = nullptr;   // per thread
+  float* partials_ = nullptr;  // one per span when threads share out spans
+  std::int64_t scratch_floats_ = 0, partial_floats_ = 0;
   ThreadPool pool_;
 };
 

@@ -19,8 +19,11 @@ enum class Epilogue : int {
 
 // Positions of one block of transposed keys.
 inline constexpr int kKeyBlock = 16;
-// Query rows one attention task handles: they share the keys and values while those are in the cache.
-inline constexpr int kAttendRows = 8;
+// Query rows attended together: they share the keys and values while those are in the cache.
+inline constexpr int kAttendRows = 16;
+// Keys of one span. Spans are cut at absolute positions and each is attended on its own, so that threads can share out
+// one row's keys; a row's spans are then merged in ascending order, whoever computed them.
+inline constexpr int kSpanKeys = 256;
 
 // y = x W^T over a packed matrix: panels of 2 * lanes outputs, each panel [k][2 * lanes], zero-padded.
 struct LinearArgs {
@@ -52,12 +55,15 @@ struct AttendArgs {
   float scale;
   float* out;  // like q
   std::int64_t out_stride;
-  float* scratch;  // attend_scratch_floats
 };
 
-static constexpr std::int64_t attend_scratch_floats(int group, int value_stride) {
-  return static_cast<std::int64_t>(group) * kAttendRows * (value_stride + 2) + 64 * static_cast<std::int64_t>(group);
+// What attending keys leaves of `rows * group` heads: unnormalised values [heads][value_stride], then the highest score
+// [heads], then the sum of weights [heads], which is 0 for a row that sees none of the keys.
+static constexpr std::int64_t partial_floats(int rows, int group, int value_stride) {
+  return static_cast<std::int64_t>(rows) * group * (value_stride + 2);
 }
+// Floats `attend_span` needs as `scores`.
+static constexpr std::int64_t score_floats(int group) { return 64 * static_cast<std::int64_t>(group); }
 
 struct Kernels {
   const char* name;
@@ -70,7 +76,12 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, float* out, std::int64_t n, float eps);
   // Rotate-half RoPE in place. cos, sin: [head_dim / 2] of this position.
   void (*rope)(float* head, const float* cos, const float* sin, int head_dim);
-  void (*attend)(const AttendArgs&);
+  // Keys [span * kSpanKeys, (span + 1) * kSpanKeys) as far as each row sees them, into `partial`.
+  void (*attend_span)(const AttendArgs&, std::int64_t span, float* partial, float* scores);
+  // Adds the next span's `partial` to `state`, which holds the spans before it.
+  void (*merge_span)(const AttendArgs&, const float* partial, float* state);
+  // Writes `out` from the merged spans.
+  void (*finish_attend)(const AttendArgs&, const float* state);
   // Row `row` of a packed matrix as float32 [k].
   void (*unpack_row)(const void* weights, Storage, std::int64_t k, std::int64_t row, float* out);
   // A plain 16-bit row as float32 [k].

@@ -10,8 +10,8 @@ namespace {
 
 using trtlookup::cpu::AttendArgs;
 using trtlookup::cpu::Epilogue;
-using trtlookup::cpu::kAttendRows;
 using trtlookup::cpu::kKeyBlock;
+using trtlookup::cpu::kSpanKeys;
 using trtlookup::cpu::LinearArgs;
 using trtlookup::cpu::Storage;
 
@@ -325,27 +325,25 @@ void attend_chunk(const AttendArgs& a, const float* q, std::int64_t chunk, int b
     add_values<kHeads, kSmall>(scores, values + d, a.value_stride, begin, end, keep, acc + d);
 }
 
-void attend(const AttendArgs& a) {
+void attend_span(const AttendArgs& a, std::int64_t span, float* partial, float* scores) {
   const std::int64_t heads = static_cast<std::int64_t>(a.rows) * a.group;
-  float* acc = a.scratch;  // [rows, group, value_stride]
+  float* acc = partial;  // [rows, group, value_stride]
   float* peak = acc + heads * a.value_stride;
   float* total = peak + heads;
-  float* scores = total + heads;  // [group, kChunk]
   for (std::int64_t i = 0; i < heads * a.value_stride; ++i) acc[i] = 0;
   for (std::int64_t i = 0; i < heads; ++i) {
     peak[i] = -__builtin_inff();
     total[i] = 0;
   }
-  const std::int64_t last = a.position + a.rows;  // one past the last row's position
-  const std::int64_t oldest = a.window > 0 && a.position + 1 > a.window ? a.position + 1 - a.window : 0;
-  for (std::int64_t chunk = oldest / kChunk; chunk * kChunk < last; ++chunk) {
+  constexpr int kChunks = kSpanKeys / kChunk;
+  for (std::int64_t chunk = span * kChunks; chunk < (span + 1) * kChunks; ++chunk) {
     for (int row = 0; row < a.rows; ++row) {
       const std::int64_t seen = a.position + row + 1;  // this row sees [start, seen)
       const std::int64_t start = a.window > 0 && seen > a.window ? seen - a.window : 0;
       const std::int64_t low = start - chunk * kChunk, high = seen - chunk * kChunk;
-      const int begin = low > 0 ? static_cast<int>(low < kChunk ? low : kChunk) : 0;
-      const int end = high < kChunk ? static_cast<int>(high > 0 ? high : 0) : kChunk;
-      if (begin >= end) continue;
+      if (low >= kChunk || high <= 0) continue;
+      const int begin = low > 0 ? static_cast<int>(low) : 0;
+      const int end = high < kChunk ? static_cast<int>(high) : kChunk;
       const float* q = a.q + row * a.q_stride;
       for (int h = 0; h < a.group; h += 4) {
         const std::int64_t i = static_cast<std::int64_t>(row) * a.group + h;
@@ -360,11 +358,43 @@ void attend(const AttendArgs& a) {
       }
     }
   }
+}
+
+void merge_span(const AttendArgs& a, const float* partial, float* state) {
+  const std::int64_t heads = static_cast<std::int64_t>(a.rows) * a.group;
+  const float* peaks = partial + heads * a.value_stride;
+  const float* totals = peaks + heads;
+  float* peak = state + heads * a.value_stride;
+  float* total = peak + heads;
+  for (std::int64_t i = 0; i < heads; ++i) {
+    if (totals[i] == 0) continue;
+    const float* from = partial + i * a.value_stride;
+    float* to = state + i * a.value_stride;
+    if (total[i] == 0) {  // the first span this row sees
+      for (int d = 0; d < a.value_stride; ++d) to[d] = from[d];
+      peak[i] = peaks[i];
+      total[i] = totals[i];
+      continue;
+    }
+    const float high = peaks[i] > peak[i] ? peaks[i] : peak[i];
+    const F keep = exp(Simd::set(peak[i] - high)), add = exp(Simd::set(peaks[i] - high));
+    for (int d = 0; d < a.value_stride; d += kLanes)
+      Simd::store(to + d, Simd::fma(Simd::load(from + d), add, Simd::mul(Simd::load(to + d), keep)));
+    float kept[kLanes], added[kLanes];
+    Simd::store(kept, keep);
+    Simd::store(added, add);
+    total[i] = total[i] * kept[0] + totals[i] * added[0];
+    peak[i] = high;
+  }
+}
+
+void finish_attend(const AttendArgs& a, const float* state) {
+  const float* total = state + static_cast<std::int64_t>(a.rows) * a.group * (a.value_stride + 1);
   for (int row = 0; row < a.rows; ++row)
     for (int h = 0; h < a.group; ++h) {
       const std::int64_t i = static_cast<std::int64_t>(row) * a.group + h;
       float* out = a.out + row * a.out_stride + static_cast<std::int64_t>(h) * a.head_dim;
-      for (int d = 0; d < a.head_dim; ++d) out[d] = acc[i * a.value_stride + d] / total[i];
+      for (int d = 0; d < a.head_dim; ++d) out[d] = state[i * a.value_stride + d] / total[i];
     }
 }
 
@@ -393,7 +423,8 @@ void unpack_row(const void* weights, Storage storage, std::int64_t k, std::int64
 }
 
 constexpr trtlookup::cpu::Kernels table(const char* name) {
-  return {name, kLanes, linear_panel, rms_norm, rope, attend, unpack_row, widen_row};
+  return {name,        kLanes,     linear_panel,  rms_norm,   rope,
+          attend_span, merge_span, finish_attend, unpack_row, widen_row};
 }
 
 }  // namespace
