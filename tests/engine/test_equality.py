@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import pytest
 
 from trtserve.engine.local import LocalEngine
-from trtserve.engine.protocol import Completion, Generation, GenerationRequest
+from trtserve.engine.protocol import GenerationRequest
 from trtserve.sampling import SamplingParams
 
 from .toy import EOS, OracleDrafter, ToyDrafter, ToyExecutor, WrongDrafter, collect, reference, token_ids
-from .workload import check, workload
+from .workload import at_odd_moments, check, workload
 
 Make = Callable[..., LocalEngine]
 
@@ -73,32 +72,9 @@ def test_together_arriving_at_odd_moments(
         limits={"max_batch_size": max_batch_size},
         lookup={"max_seqs": 4},
     )
-    draw = random.Random(7)
     executor = engine._executor
     assert isinstance(executor, ToyExecutor)
-    arrived: dict[int, Generation] = {}
-    arrivals = iter(range(len(requests)))
-
-    def submit() -> bool:
-        index = next(arrivals, None)
-        if index is not None:
-            arrived[index] = engine.submit(requests[index])
-        return index is not None
-
-    def arrive(_: object) -> None:
-        # On the scheduler's thread, in the middle of a round: as odd a moment as there is, and the same every time.
-        while draw.random() < 0.4 and submit():
-            pass
-
-    executor.before_step = arrive
-    done: dict[int, Completion] = {}
-    while len(done) < len(requests):
-        # Nothing runs here that this thread has not collected, so it starts the next one.
-        if len(done) == len(arrived):
-            submit()
-        for index in sorted(arrived.keys() - done.keys()):
-            done[index] = collect(arrived[index])
-    check([done[index] for index in range(len(requests))], expected)
+    check(at_odd_moments(engine, requests), expected)
     assert {len(rows) for rows in executor.rows_seen} == set(range(1, max_batch_size + 1))
     if name != "off":
         assert all(max(rows) == 1 for rows in executor.rows_seen if len(rows) > 4)

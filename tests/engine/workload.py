@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
-from trtserve.engine.protocol import Completion, GenerationRequest
+from trtserve.engine.local import LocalEngine
+from trtserve.engine.protocol import Completion, Generation, GenerationRequest
+from trtserve.executor.base import StepInput, StepOutput
 from trtserve.sampling import SamplingParams
 
-from .toy import EOS, token_ids
+from .toy import EOS, collect, token_ids
 
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
@@ -41,3 +44,34 @@ def check(done: list[Completion], expected: list[list[int]]) -> None:
         assert token_ids(completion) == tokens
         assert completion.finish is not None
         assert completion.finish.reason == ("stop" if tokens[-1] == EOS else "length")
+
+
+def at_odd_moments(engine: LocalEngine, requests: Sequence[GenerationRequest], seed: int = 7) -> list[Completion]:
+    """Every request's completion. Most arrive on the scheduler's own thread, in the middle of a round: as odd a moment
+    as there is, and the same in every run."""
+    executor, draw = engine._executor, random.Random(seed)
+    arrived: dict[int, Generation] = {}
+    arrivals = iter(range(len(requests)))
+    step = executor.step
+
+    def submit() -> bool:
+        index = next(arrivals, None)
+        if index is not None:
+            arrived[index] = engine.submit(requests[index])
+        return index is not None
+
+    def step_and_arrive(batch: StepInput) -> StepOutput:
+        while draw.random() < 0.4 and submit():
+            pass
+        return step(batch)
+
+    executor.step = step_and_arrive  # type: ignore[method-assign]
+    done: dict[int, Completion] = {}
+    while len(done) < len(requests):
+        # When all that arrived is collected, nothing runs, and nothing arrives unless this thread starts it.
+        if len(done) == len(arrived):
+            submit()
+        for index in sorted(arrived.keys() - done.keys()):
+            done[index] = collect(arrived[index])
+    executor.step = step  # type: ignore[method-assign]
+    return [done[index] for index in range(len(requests))]

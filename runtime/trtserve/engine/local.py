@@ -143,9 +143,9 @@ class LocalEngine:
         """Queue a request, from any thread. Raises RequestError, QueueFullError or EngineClosedError at once."""
         vocab_size = self.info.vocab_size
         prompt = token_array(request.prompt, vocab_size, "prompt")
-        token_array(request.prediction, vocab_size, "prediction")
+        prediction = token_array(request.prediction, vocab_size, "prediction")
         check_parameter_tokens(request, vocab_size)
-        sequence = Sequence(request, prompt, output_budget(request, len(prompt), self.info.max_seq_len))
+        sequence = Sequence(request, prompt, prediction, output_budget(request, len(prompt), self.info.max_seq_len))
         sequence.generation = LocalGeneration(request, partial(self._send, "cancel", sequence))
         with self._state:
             if self._crash is not None:
@@ -554,10 +554,9 @@ class LocalEngine:
         request = sequence.request
         if self._drafter is None or not request.lookup:
             return
-        prediction = np.asarray(request.prediction, np.int32)
         scope = None if self._hermetic else scope_key(self.manifest, request.scope)
         try:
-            sequence.drafter = self._drafter.start(sequence.prompt, prediction=prediction, scope=scope)
+            sequence.drafter = self._drafter.start(sequence.prompt, prediction=sequence.prediction, scope=scope)
             self._note_drafter(sequence)
         except Exception as e:
             self._drop_drafter(sequence, "start", e)

@@ -43,8 +43,11 @@ class Ending:
 class Sequence:
     """One request on its way through the engine. Created by the caller of ``submit``, then the scheduler's alone."""
 
-    def __init__(self, request: GenerationRequest, prompt: NDArray[np.int32], budget: int) -> None:
+    def __init__(
+        self, request: GenerationRequest, prompt: NDArray[np.int32], prediction: NDArray[np.int32], budget: int
+    ) -> None:
         self.request = request
+        self.prediction = prediction
         self.params = request.params
         self.scope: Scope = request.scope
         self.prompt_len = len(prompt)
