@@ -10,6 +10,15 @@ namespace trtlookup {
 namespace {
 
 constexpr std::size_t kMinTable = 64;
+constexpr std::size_t kAhead = 16;
+
+void prefetch(const void* address) noexcept {
+#if defined(__GNUC__)
+    __builtin_prefetch(address, 1);
+#else
+    (void)address;
+#endif
+}
 
 template <typename T>
 void reserve_for(std::vector<T>& vector, std::size_t size) {
@@ -39,18 +48,21 @@ void NgramIndex::append(const Token* tokens, std::size_t count) {
             throw std::invalid_argument("token " + std::to_string(i) + " is " + std::to_string(tokens[i]) +
                                         "; allowed: 0 to 2147483647");
     reserve(count);  // the last thing that can fail
+    // Insertion is bound by the table's cache misses, so hashes are computed kAhead tokens early and their places fetched.
     const auto n = static_cast<std::size_t>(ngram());
-    for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t position = tokens_.size();
-        const Token token = tokens[i];
-        links_.push_back(0);
-        if (position >= n) {
-            insert(position);
-            tail_ = hash_.roll(tail_, tokens_[position - n], token);
-        } else {
-            tail_ = hash_.extend(tail_, token);
+    const std::size_t begin = size();
+    tokens_.insert(tokens_.end(), tokens, tokens + count);
+    links_.resize(tokens_.size());
+    std::uint64_t ahead[kAhead];
+    std::size_t hashed = std::max(begin, n);  // positions before it have their hash in `ahead`, or need none
+    if (begin < n) tail_ = hash_.of(tokens_.data(), std::min(size(), n));
+    for (std::size_t position = hashed; position < size(); ++position) {
+        for (; hashed < std::min(position + kAhead, size()); ++hashed) {
+            ahead[hashed % kAhead] = mixed(tail_);
+            prefetch(&table_[home(ahead[hashed % kAhead])]);
+            tail_ = hash_.roll(tail_, tokens_[hashed - n], tokens_[hashed]);
         }
-        tokens_.push_back(token);
+        insert(position, ahead[position % kAhead]);
     }
 }
 
@@ -62,8 +74,7 @@ void NgramIndex::reserve(std::size_t count) {
     if (keys * 4 > table_.size() * 3) grow_table(keys);
 }
 
-void NgramIndex::insert(std::size_t position) noexcept {
-    const std::uint64_t hash = mixed(tail_);
+void NgramIndex::insert(std::size_t position, std::uint64_t hash) noexcept {
     const Entry wanted = entry_of(position, hash);
     const auto n = static_cast<std::size_t>(ngram());
     const Token* key = tokens_.data() + position - n;

@@ -64,7 +64,7 @@ class NgramIndex {
     std::size_t next(std::size_t slot) const noexcept { return ++slot == table_.size() ? 0 : slot; }
     std::uint64_t hash_before(std::size_t position) const noexcept { return hash_.of(&tokens_[position - ngram()], ngram()); }
 
-    void insert(std::size_t position) noexcept;
+    void insert(std::size_t position, std::uint64_t hash) noexcept;
     void remove(std::size_t position) noexcept;
     void grow_table(std::size_t keys);
     void reserve(std::size_t count);

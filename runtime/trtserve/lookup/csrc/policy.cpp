@@ -4,6 +4,8 @@
 
 namespace trtlookup {
 
+std::unique_ptr<Policy> make_window_policy(const LookupSettings& settings);  // window_policy.cpp
+
 namespace {
 
 struct Named {

@@ -1,4 +1,5 @@
-// When a sequence copies, from which of its sources, and how much. One file per policy; make_policy() finds it by name.
+// When a sequence copies, from which of its sources, and how much. One file per policy, ending in a
+// make_..._policy() that policy.cpp lists under the policy's name.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,5 @@ class Policy {
 
 // Throws std::invalid_argument for a name it does not know.
 std::unique_ptr<Policy> make_policy(const std::string& name, const LookupSettings& settings);
-
-// "window": window_policy.cpp
-std::unique_ptr<Policy> make_window_policy(const LookupSettings& settings);
 
 }  // namespace trtlookup
