@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.host_cost [--lengths 1000 32000 ...] [--json FILE]``
 
-Times are of calls from Python. A round is ``propose`` + ``observe`` + ``settle`` for one sequence whose copy is
+Times are of calls from Python, in CPU time of the calling thread, so that a busy machine does not count. A round is ``propose`` + ``observe`` + ``settle`` for one sequence whose copy is
 accepted in full, so that every round drafts; "per sequence" is the same for a batch of 8 in one ``propose``. The rescan
 is what a drafter without an index does each round: compare the last n-gram with every position, in NumPy. Everything is
 measured in turns inside one process, and the medians are reported.
@@ -32,7 +32,7 @@ TURNS = 15
 
 
 class Cost(TypedDict):
-    """One context length. Times are medians."""
+    """One context length. Times are medians of CPU time."""
 
     tokens: int
     index_ms: float
@@ -50,9 +50,10 @@ def synthetic_text(length: int, seed: int = 0) -> NDArray[np.int32]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+    """CPU time of this thread."""
+    begin = time.thread_time()
     work()
-    return time.perf_counter() - begin
+    return time.thread_time() - begin
 
 
 class Copying:
