@@ -9,7 +9,7 @@ import pytest
 
 from trtplugins import _host
 from trtplugins.host import AcceptResult
-from trtplugins.sampling_arrays import pack_sampling
+from trtplugins.sampling_arrays import PROMPT_BIT, pack_sampling
 
 from .kernel_emulation import ORDERS, Emulated
 from .sequences import Batch, random_batch, sampling_arrays
@@ -122,6 +122,42 @@ def test_all_tokens_tied(emulated: Emulated) -> None:
         assert emulated.accept(logits, one * 0, one, one, None, splits=3).next.tolist() == [0]
     signs = np.array([[-1.0, -0.0, 0.0, -0.0]], np.float32)
     assert emulated.accept(signs, one * 0, one, one, None).next.tolist() == [1]
+
+
+def one_row(emulated: Emulated, logits: list[float], draws: int = 40, **fields: Any) -> set[int]:
+    """The tokens that ``draws`` positions choose from one row of logits; -1 where a row fails."""
+    x = np.tile(np.array(logits, np.float32), (draws, 1))
+    start, one = np.arange(draws, dtype=np.int32), np.ones(draws, np.int32)
+    packed = pack_sampling(sampling_arrays(draws, temperature=1.0, position=np.arange(draws), **fields), draws)
+    return set(emulated.accept(x, start, one, one * 0, packed, threads=32).next.tolist())
+
+
+def test_the_edges_of_what_is_kept(emulated: Emulated) -> None:
+    logits = [1.0, 2.0, 2.0, 0.0, 2.0]
+    assert one_row(emulated, logits) == {0, 1, 2, 3, 4}
+    assert one_row(emulated, logits, top_k=1) == {1, 2, 4}, "ties at the boundary are kept"
+    assert one_row(emulated, logits, top_k=4) == {0, 1, 2, 4}
+    assert one_row(emulated, logits, top_p=1e-12) == {1, 2, 4}, "the best are kept however small the share"
+    assert one_row(emulated, logits, min_p=1) == {1, 2, 4}
+    halves = [0.0, 0.0, -np.inf]
+    assert one_row(emulated, halves, top_p=0.5) == {0, 1}
+    infinite = [3.0, np.inf, -np.inf, np.inf]
+    assert one_row(emulated, infinite) == {1, 3}, "infinities share everything"
+    assert one_row(emulated, [np.nan, 1.0]) == {-1}
+    assert one_row(emulated, [-np.inf, -np.inf]) == {-1}
+
+
+def test_penalties_see_the_drafts_before_the_row(emulated: Emulated) -> None:
+    logits = np.tile(np.array([5.0, 4.5, 4.2, 0.0], np.float32), (5, 1))
+    counts = np.zeros(4, np.int32)
+    counts[2] = PROMPT_BIT  # of the prompt, not of the output: no presence penalty
+    arrays = sampling_arrays(1, presence_penalty=1.0, counts=np.uint64(counts.ctypes.data))
+    zero = np.zeros(1, np.int32)
+    # 0 is best; after it 1 is, then 2, then 0 again (5 - 1 against 4.5 - 1 and 4.2 - 1).
+    tokens = np.array([3, 0, 1, 2, 0], np.int32)
+    result = emulated.accept(logits, zero, zero + 5, tokens, pack_sampling(arrays, 1), threads=32)
+    assert result.targets.tolist() == [0, 1, 2, 0, 0]
+    assert counts.tolist() == [0, 0, PROMPT_BIT, 0], "counts are read, not changed"
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ TL_FN u64 best_hit(const G& g, GroupShared& shared, const int* history, int leng
                    int depth) {
   u64 best = 0;
   for (int p = begin + g.rank(); p < end; p += g.size()) {
-    if (p < ngram) continue;
     const int match = match_before(history, length, p, depth);
     const u64 hit = (static_cast<u64>(match) << 32) | static_cast<u32>(p);
     if (match >= ngram && hit > best) best = hit;

@@ -1,0 +1,82 @@
+"""The tests of the tests: every fault of mutants.yaml, put into the kernels' source, is found.
+
+A mutant is compiled for the emulation and given to battery.py; what only a race can show goes to ThreadSanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .kernel_emulation import CSRC, compile_emulated, compiler
+
+MUTANTS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "mutants.yaml").read_text())
+BATTERY = Path(__file__).parent / "battery.py"
+SANITIZER = ("-DEMU_THREADS", "-fsanitize=thread", "-g1", "-O0")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")]
+
+
+def passes_battery(csrc: Path, work: Path) -> bool:
+    library = compile_emulated(csrc, "emulated.cpp", work / "kernels.so", "-O0")
+    try:
+        return subprocess.run([sys.executable, str(BATTERY), str(library)], capture_output=True, timeout=120).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def passes_sanitizer(csrc: Path, work: Path) -> bool:
+    program = compile_emulated(csrc, "races.cpp", work / "races", *SANITIZER)
+    options = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
+    try:
+        return subprocess.run([str(program)], capture_output=True, timeout=120, env=options).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+@pytest.fixture(scope="module")
+def sanitizer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    work = tmp_path_factory.mktemp("sanitizer")
+    probe = work / "probe.cpp"
+    probe.write_text("int main() { return 0; }")
+    built = subprocess.run([str(compiler()), "-fsanitize=thread", str(probe), "-o", str(work / "probe")], capture_output=True)
+    if built.returncode or subprocess.run([str(work / "probe")], capture_output=True).returncode:
+        pytest.skip("ThreadSanitizer does not run here")
+
+
+def test_the_source_as_it_is_passes(tmp_path: Path, sanitizer: None) -> None:
+    assert passes_battery(CSRC, tmp_path)
+    assert passes_sanitizer(CSRC, tmp_path)
+
+
+def survivors(mutants: list[dict[str, Any]], work: Path) -> list[str]:
+    def survives(number: int) -> bool:
+        mutant = mutants[number]
+        own = work / str(number)
+        csrc = own / "csrc"
+        csrc.mkdir(parents=True)
+        for source in CSRC.glob("*.cu*"):
+            shutil.copy(source, csrc)
+        text = (csrc / mutant["file"]).read_text()
+        assert text.count(mutant["find"]) == 1, f"{mutant['name']}: found {text.count(mutant['find'])} times"
+        (csrc / mutant["file"]).write_text(text.replace(mutant["find"], mutant["put"]))
+        return passes_sanitizer(csrc, own) if mutant.get("by") == "races" else passes_battery(csrc, own)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [m["name"] for m, alive in zip(mutants, pool.map(survives, range(len(mutants))), strict=True) if alive]
+
+
+def test_every_fault_in_logic_is_found(tmp_path: Path) -> None:
+    assert survivors([m for m in MUTANTS if m.get("by") != "races"], tmp_path) == []
+
+
+def test_every_race_is_found(tmp_path: Path, sanitizer: None) -> None:
+    assert survivors([m for m in MUTANTS if m.get("by") == "races"], tmp_path) == []
