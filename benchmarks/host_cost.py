@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.host_cost [--lengths 1000 32000 ...] [--json FILE]``
 
-Times are of calls from Python, in CPU time of the calling thread, so that a busy machine does not count. A round is ``propose`` + ``observe`` + ``settle`` for one sequence whose copy is
-accepted in full, so that every round drafts; "per sequence" is the same for a batch of 8 in one ``propose``. The rescan
-is what a drafter without an index does each round: compare the last n-gram with every position, in NumPy. Everything is
-measured in turns inside one process, and the medians are reported.
+Times are of calls from Python, in CPU time of the calling thread, so that a busy machine does not count. A round is
+``propose`` + ``settle`` + ``observe`` for one sequence whose copy is accepted in full, so that every round drafts; "per
+sequence" is the same for a batch of 8 in one ``propose``. The rescan is what a drafter without an index does each
+round: compare the last n-gram with every position, in NumPy. Everything is measured in turns inside one process, and
+the medians are reported.
 """
 
 from __future__ import annotations

@@ -88,6 +88,8 @@ class Drafter:
     def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens) -> list[Proposal]:
         """Drafts for one round of a batch: one native call, without the GIL.
 
+        (A lone sequence keeps the GIL: its search is shorter than waiting to get the GIL back.)
+
         ``limits[i]`` is the most drafts sequence i may have by tier, token budget and context, int32 ``[B]``; 0 gives
         none. Every proposal that is not empty waits until it is settled or abandoned. ValueError, with nothing changed,
         where a sequence is finished, another drafter's, named twice, or still has a proposal waiting.
