@@ -188,6 +188,11 @@ def test_what_is_refused_at_the_door(config: dict[str, Any], message: str, copy:
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"attention_bias": "yes"}, "attention_bias is 'yes', expected bool"),
         ({"hidden_size": None}, "hidden_size is missing"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, expected 1 to"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected 1 to 4096"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan, expected a finite number"),
+        ({"rope_parameters": {"rope_theta": -1.0}}, r"RoPE cannot be built: theta -1\.0"),
+        ({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": -5}}, "expected at least 1"),
         ({"num_attention_heads": 3, "head_dim": 16}, "num_heads 3 is not a multiple of num_kv_heads 2"),
         # fields of other models that change the forward pass
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),

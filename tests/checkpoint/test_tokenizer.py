@@ -38,7 +38,7 @@ TRICKY = [
 
 def engine(meta: dict[str, Any], directory: Path) -> Tokenizer:
     (directory / "tokenizer").mkdir()
-    record = tokenizer_from_gguf(meta, "test").save(directory / "tokenizer")
+    record = tokenizer_from_gguf(meta, "test").save(directory / "tokenizer", 10**6)
     return Tokenizer.load(directory, record)
 
 
@@ -142,7 +142,14 @@ def test_sentencepiece_needs_its_scores() -> None:
 def test_a_huge_template_is_refused(tmp_path: Path) -> None:
     files = tokenizer_from_gguf({**byte_level_meta(), "tokenizer.chat_template": "x" * (1 << 21)}, "test")
     with pytest.raises(CheckpointError, match="the chat template has 2097152 bytes; at most 1048576"):
-        files.save(tmp_path)
+        files.save(tmp_path, 10**6)
+
+
+def test_tokens_without_an_embedding_are_refused(tmp_path: Path) -> None:
+    files = tokenizer_from_gguf(byte_level_meta(), "test")
+    with pytest.raises(CheckpointError, match="has 1 tokens beyond the model's 500, '<think é>' for one"):
+        files.save(tmp_path, 500)
+    assert not list(tmp_path.iterdir())
 
 
 def test_control_tokens_only_where_allowed(bpe: Tokenizer) -> None:
@@ -307,7 +314,7 @@ def test_a_hugging_face_directory(tmp_path: Path) -> None:
     (source / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 2]}))
     engine_dir = tmp_path / "engine" / "tokenizer"
     engine_dir.mkdir(parents=True)
-    record = tokenizer_from_hf(source, {"eos_token_id": 9, "bos_token_id": 5}).save(engine_dir)
+    record = tokenizer_from_hf(source, {"eos_token_id": 9, "bos_token_id": 5}).save(engine_dir, 10**6)
     assert record.eos_token_ids == (7, 2, 9, 0)
     assert (record.bos_token_id, record.add_bos) == (1, False)
     assert record.special_tokens == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from trtserve.engine_dir import TokenizerRecord
 from trtserve.model_config import DecoderConfig, Dtype
+
+if TYPE_CHECKING:
+    import torch  # seconds of loading that asking for a checkpoint's files should not cost
 
 LISTED = 8
 """How many names of a kind an error lists before it only counts."""

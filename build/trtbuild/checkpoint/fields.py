@@ -9,6 +9,7 @@ the words that such fields have always used. The rest is an error that names the
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
@@ -16,6 +17,9 @@ from typing import Any, TypeVar, overload
 from trtbuild.checkpoint.base import CheckpointError
 
 T = TypeVar("T", int, float, bool, str)
+
+MAX_LAYERS = 4096
+"""No decoder is this deep; a larger number is a corrupt field that would cost memory before anything notices."""
 
 HARMLESS = frozenset(
     {
@@ -86,8 +90,17 @@ class Fields:
             return float(value)
         if kind is int and isinstance(value, float) and value.is_integer():
             return int(value)
+        if kind is float and isinstance(value, float) and not math.isfinite(value):
+            raise self.error(name, f"is {value!r}, expected a finite number")
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
             raise self.error(name, f"is {value!r}, expected {kind.__name__}")
+        return value
+
+    def count(self, name: str, default: int | None = None, *, most: int = 1 << 31) -> int:
+        """A whole number from 1 to ``most``; ``default`` stands in where the field is absent or null."""
+        value = self.get(name, int) if default is None else self.get(name, int, default)
+        if not 1 <= value <= most:
+            raise self.error(name, f"is {value!r}, expected 1 to {most}")
         return value
 
     def error(self, name: str, message: str) -> CheckpointError:

@@ -66,7 +66,8 @@ class GgufCheckpoint(Checkpoint):
             yield canonical, torch.from_numpy(values)
 
     def save_tokenizer(self, directory: Path) -> TokenizerRecord:
-        return tokenizer_from_gguf(self._meta, str(self.path)).save(directory)
+        rows = self.config("float32").vocab_size
+        return tokenizer_from_gguf(self._meta, str(self.path)).save(directory, rows)
 
     def describe(self) -> dict[str, Any]:
         kinds: dict[str, int] = {}
@@ -109,7 +110,7 @@ class GgufCheckpoint(Checkpoint):
             values = gguf.dequantize(tensor.data, tensor.tensor_type)
         except (NotImplementedError, ValueError) as e:
             raise CheckpointError(f"{self.path}: {name}: cannot dequantise {tensor.tensor_type.name}: {e}") from e
-        return np.array(values, dtype=np.float32, copy=not (values.flags.owndata and values.flags.writeable))
+        return np.array(values, dtype=np.float32, copy=not values.flags.writeable)
 
 
 def _open(path: Path) -> gguf.GGUFReader:

@@ -63,7 +63,8 @@ class HuggingFaceCheckpoint(Checkpoint):
             yield canonical, _read(homes[name], name).contiguous()
 
     def save_tokenizer(self, directory: Path) -> TokenizerRecord:
-        return tokenizer_from_hf(self.path, self._config).save(directory)
+        rows = self.config("float32").vocab_size
+        return tokenizer_from_hf(self.path, self._config).save(directory, rows)
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtbuild.checkpoint.fields import Fields
+from trtbuild.checkpoint.fields import MAX_LAYERS, Fields
 
 
 def layer_windows(fields: Fields) -> tuple[int | None, ...]:
@@ -11,9 +11,11 @@ def layer_windows(fields: Fields) -> tuple[int | None, ...]:
     ``use_sliding_window`` switches ``sliding_window`` on, for the layers ``layer_types`` names or, without that list,
     those from ``max_window_layers`` up.
     """
-    layers = fields.get("num_hidden_layers", int)
+    layers = fields.count("num_hidden_layers", most=MAX_LAYERS)
     window = fields.get("sliding_window", int, None) if fields.given("sliding_window") else 4096
     first = fields.get("max_window_layers", int, 28)
+    if window is not None and window < 1:
+        raise fields.error("sliding_window", f"is {window!r}, expected at least 1")
     if not fields.get("use_sliding_window", bool, False):
         window = None
     types = fields.raw("layer_types")

@@ -20,7 +20,7 @@ WANTED = (
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
-    "chat_template.json*",
+    "chat_template.json",
     "chat_template.jinja",
 )
 """The files of a hub repository that a build reads. Everything else stays there."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from trtbuild.checkpoint.fields import Fields
 from trtserve.model_config import RopeConfig
@@ -59,6 +60,8 @@ def rope_from_hf(fields: Fields, max_position: int) -> RopeConfig:
     if kind in ("llama3", "yarn"):
         inner_original = inner.get("original_max_position_embeddings", int, None)
         options["original_max_position"] = outer_original or inner_original or max_position
+        if options["original_max_position"] < 1:
+            raise inner.error("original_max_position_embeddings", f"is {inner_original!r}, expected at least 1")
     if kind in ("linear", "llama3"):
         options["factor"] = inner.get("factor", float)
     if kind == "llama3":
@@ -78,7 +81,7 @@ def rope_from_hf(fields: Fields, max_position: int) -> RopeConfig:
     for leftover, value in inner.unread().items():
         allowed = ", ".join(("rope_type", "rope_theta", *_OPTIONS[kind]))
         raise inner.error(leftover, f"is {value!r}; a {kind!r} RoPE takes {allowed}")
-    return RopeConfig(kind=kind, theta=theta, **options)  # type: ignore[arg-type]
+    return _rope(inner, kind=kind, theta=theta, **options)
 
 
 def rope_from_gguf(
@@ -105,21 +108,36 @@ def rope_from_gguf(
             raise fields.error("rope_freqs.weight", f"comes with rope.scaling.type {kind!r}; only one is supported")
         return _llama3_from_divisors(fields, theta, head_dim, divisors)
     if kind == "none" or (kind == "linear" and factor in (0.0, 1.0)):
-        return RopeConfig(theta=theta)
+        return _rope(fields, theta=theta)
     if kind == "linear":
-        return RopeConfig(kind="linear", theta=theta, factor=factor)
+        return _rope(fields, kind="linear", theta=theta, factor=factor)
     if kind == "yarn":
-        return RopeConfig(
-            kind="yarn", theta=theta, factor=factor, original_max_position=original, beta_fast=fast, beta_slow=slow
+        return _rope(
+            fields,
+            kind="yarn",
+            theta=theta,
+            factor=factor,
+            original_max_position=original,
+            beta_fast=fast,
+            beta_slow=slow,
         )
     raise fields.error("rope.scaling.type", f"is {kind!r}; supported are none, linear, yarn")
+
+
+def _rope(fields: Fields, **values: Any) -> RopeConfig:
+    try:
+        return RopeConfig(**values)
+    except ValidationError as e:
+        problems = "; ".join(f"{'.'.join(map(str, x['loc']))} {x['input']!r}: {x['msg']}" for x in e.errors())
+        raise fields.error("RoPE", f"cannot be built: {problems}") from e
 
 
 def _llama3_from_divisors(fields: Fields, theta: float, head_dim: int, divisors: NDArray[np.float32]) -> RopeConfig:
     if divisors.shape != (head_dim // 2,):
         raise fields.error("rope_freqs.weight", f"has shape {list(divisors.shape)}, expected [{head_dim // 2}]")
     factor = float(divisors.max())
-    rule = RopeConfig(
+    rule = _rope(
+        fields,
         kind="llama3",
         theta=theta,
         factor=factor if factor > 0 and math.isfinite(factor) else 1.0,

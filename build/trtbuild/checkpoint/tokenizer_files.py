@@ -46,11 +46,17 @@ class TokenizerFiles:
     special_tokens: dict[str, str] = field(default_factory=dict)
     chat_template: str | None = None
 
-    def save(self, directory: Path) -> TokenizerRecord:
+    def save(self, directory: Path, rows: int) -> TokenizerRecord:
         """Write the files into ``directory``; returns the record. Padding and truncation are taken out.
 
-        Raises CheckpointError when serving could not turn the tokenizer's tokens back into text.
+        ``rows`` is the model's vocabulary size. Raises CheckpointError when the tokenizer has tokens beyond it, which
+        no embedding exists for, or when serving could not turn its tokens back into text.
         """
+        beyond = [text for text, token_id in self.tokenizer.get_vocab().items() if token_id >= rows]
+        if beyond:
+            raise CheckpointError(
+                f"{self.where}: the tokenizer has {len(beyond)} tokens beyond the model's {rows}, {beyond[0]!r} for one"
+            )
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         layout = json.loads(self.tokenizer.to_str())

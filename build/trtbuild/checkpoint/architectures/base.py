@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from trtbuild.checkpoint.fields import Fields
+from trtbuild.checkpoint.fields import MAX_LAYERS, Fields
 from trtbuild.checkpoint.rope_fields import rope_from_gguf, rope_from_hf
 from trtserve.model_config import DecoderConfig, Dtype
 
@@ -72,11 +72,11 @@ class Architecture(ABC):
     def from_gguf(self, fields: Fields, tensors: GgufTensors, dtype: Dtype) -> DecoderConfig:
         """From GGUF metadata, the architecture's prefix removed. GGUF says biases and tying by the tensors it has."""
         shapes = tensors.shapes
-        heads = fields.get("attention.head_count", int)
-        hidden = fields.get("embedding_length", int)
-        head_dim = fields.get("attention.key_length", int, hidden // heads)
+        heads = fields.count("attention.head_count")
+        hidden = fields.count("embedding_length")
+        head_dim = fields.count("attention.key_length", max(hidden // heads, 1))
         fields.require("attention.value_length", fields.get("attention.value_length", int, head_dim), head_dim)
-        max_position = fields.get("context_length", int)
+        max_position = fields.count("context_length")
         embed = shapes.get(GGUF_NAMES["embed"])
         if embed is None:
             raise fields.error(GGUF_NAMES["embed"], "is missing")
@@ -87,9 +87,9 @@ class Architecture(ABC):
             vocab_size=embed[0],
             hidden_size=hidden,
             intermediate_size=fields.get("feed_forward_length", int),
-            num_layers=fields.get("block_count", int),
+            num_layers=fields.count("block_count", most=MAX_LAYERS),
             num_heads=heads,
-            num_kv_heads=fields.get("attention.head_count_kv", int, heads),
+            num_kv_heads=fields.count("attention.head_count_kv", heads),
             head_dim=head_dim,
             max_position=max_position,
             rms_norm_eps=fields.get("attention.layer_norm_rms_epsilon", float),
@@ -103,20 +103,20 @@ class Architecture(ABC):
 
     def common_hf(self, fields: Fields, dtype: Dtype, **switches: Any) -> DecoderConfig:
         """The fields every architecture spells alike. ``switches`` are DecoderConfig's, and win."""
-        heads = fields.get("num_attention_heads", int)
-        hidden = fields.get("hidden_size", int)
+        heads = fields.count("num_attention_heads")
+        hidden = fields.count("hidden_size")
         act = fields.get("hidden_act", str, "silu")
         if act not in self.silu_names:
             raise fields.error("hidden_act", f"is {act!r}; supported is silu")
-        max_position = fields.get("max_position_embeddings", int)
+        max_position = fields.count("max_position_embeddings")
         known: dict[str, Any] = {
             "vocab_size": fields.get("vocab_size", int),
             "hidden_size": hidden,
             "intermediate_size": fields.get("intermediate_size", int),
-            "num_layers": fields.get("num_hidden_layers", int),
+            "num_layers": fields.count("num_hidden_layers", most=MAX_LAYERS),
             "num_heads": heads,
-            "num_kv_heads": fields.get("num_key_value_heads", int, heads),
-            "head_dim": fields.get("head_dim", int, hidden // heads),
+            "num_kv_heads": fields.count("num_key_value_heads", heads),
+            "head_dim": fields.count("head_dim", max(hidden // heads, 1)),
             "max_position": max_position,
             "rms_norm_eps": fields.get("rms_norm_eps", float, 1e-6),
             "rope": rope_from_hf(fields, max_position),
