@@ -132,7 +132,7 @@ def _mark_end(message: dict[str, Any]) -> str:
 
 
 def _cut(rendered: str, final: str) -> str:
-    """The rendering up to the end mark. A template that trims messages (it lost the mark's space) trims this one too."""
+    """The rendering up to the end mark. A template that trims messages took the mark's space, and trims this too."""
     at = rendered.rfind(_END)
     if at < 0 or final.strip() not in rendered:
         raise ChatTemplateError("continue_final_message: the chat template does not show the final message as it is")
