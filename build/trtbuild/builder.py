@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from trtbuild import __version__, capacity, inputs, output_dir, targets
 from trtbuild.errors import BuildError, OutputError, RecipeError
 from trtbuild.progress import Progress
-from trtbuild.recipe import LoadedRecipe, Recipe, load_recipe
+from trtbuild.recipe import LoadedRecipe, Recipe
 from trtserve import engine_dir
 from trtserve.engine_dir import EngineDirError, Manifest
 from trtserve.model_config import DecoderConfig
@@ -51,28 +50,50 @@ class Outcome:
     seconds: float
 
 
-def prepare(path: Path, overrides: Sequence[str] = (), memory_bytes: int | None = None) -> Prepared:
-    """Load and check a recipe, open its checkpoint, plan its capacity. Writes nothing.
+def find_current(loaded: LoadedRecipe, out: Path) -> Manifest | None:
+    """The manifest of ``out`` when it is plain, without opening the checkpoint, that there is nothing to build.
+
+    That is so for a checkpoint of one file whose size and time are those recorded. None says nothing: ``build`` finds
+    out. Raises CheckpointError when the checkpoint cannot be found.
+    """
+    from trtbuild.checkpoint.references import resolve
+
+    known = inputs.read_inputs(out)
+    if known is None or len(known.files) != 1:
+        return None
+    path = resolve(loaded.recipe.model.checkpoint, loaded.path.parent)
+    if not path.is_file() or not inputs.is_unchanged(path, known.files[0]):
+        return None
+    return _current(out, inputs.digest_inputs(loaded.recipe, (path,), known.checkpoint, known, Progress()).digest)
+
+
+def prepare(loaded: LoadedRecipe, memory_bytes: int | None = None) -> Prepared:
+    """Open a recipe's checkpoint and plan the engine's capacity. Writes nothing.
 
     ``memory_bytes``: what the engine may take; None: what this machine has free. Raises RecipeError or
     CheckpointError; a plan that does not fit is the caller's to refuse.
     """
-    loaded = load_recipe(path, overrides)
-    from trtbuild.checkpoint import open_checkpoint  # after the recipe's own errors: it loads a framework
+    from trtbuild.checkpoint import open_checkpoint
 
     recipe = loaded.recipe
     target = targets.get(recipe.target)
-    checkpoint = open_checkpoint(recipe.model.checkpoint, base_dir=path.parent)
+    checkpoint = open_checkpoint(recipe.model.checkpoint, base_dir=loaded.path.parent)
     config = checkpoint.config(recipe.model.dtype)
     if recipe.limits.max_seq_len > config.max_position:
         message = (
             f"given {recipe.limits.max_seq_len}; allowed: up to {config.max_position}, the positions this model knows"
         )
         raise RecipeError(loaded.problem("limits.max_seq_len", message))
-    footprint = target.footprint(recipe, config)
+    return Prepared(
+        loaded, checkpoint, config, target.footprint(recipe, config), plan_capacity(recipe, config, memory_bytes)
+    )
+
+
+def plan_capacity(recipe: Recipe, config: DecoderConfig, memory_bytes: int | None = None) -> capacity.CapacityPlan:
+    """The bytes of a recipe's engine for a model. ``memory_bytes`` as for ``prepare``."""
+    target = targets.get(recipe.target)
     memory = target.available_memory() if memory_bytes is None else memory_bytes
-    plan = capacity.plan_capacity(footprint, recipe.limits, recipe.speculative, memory)
-    return Prepared(loaded, checkpoint, config, footprint, plan)
+    return capacity.plan_capacity(target.footprint(recipe, config), recipe.limits, recipe.speculative, memory)
 
 
 def build(

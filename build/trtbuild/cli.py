@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,6 +19,9 @@ from trtbuild import __version__
 from trtbuild.errors import BuildError, DoesNotFitError, OutputError, RecipeError
 from trtbuild.progress import Progress, TerminalProgress
 from trtserve.engine_dir import EngineDirError
+
+if TYPE_CHECKING:
+    from trtbuild.builder import Outcome
 
 #: Word to the module that has the command as ``command``. A module that is not installed is not offered.
 COMMANDS = {"inspect": "trtbuild.inspection", "schema": "trtbuild.schema", "triton": "trtbuild.triton"}
@@ -147,11 +150,19 @@ def build_command(
 ) -> None:
     """Build the engine directory of RECIPE, a YAML file."""
     from trtbuild import builder, capacity
+    from trtbuild.recipe import load_recipe
 
-    prepared = builder.prepare(recipe, overrides, memory)
-    name = prepared.recipe.name
+    loaded = load_recipe(recipe, overrides)
+    name = loaded.recipe.name
     out = output if output is not None else Path("engines") / name
-    report: dict[str, Any] = {"name": name, "engine": str(out), "plan": prepared.plan.model_dump(mode="json")}
+    report: dict[str, Any] = {"name": name, "engine": str(out)}
+    if not (plan or check or force) and (manifest := builder.find_current(loaded, out)) is not None:
+        outcome = builder.Outcome("up_to_date", manifest, 0.0)
+        report["plan"] = builder.plan_capacity(loaded.recipe, manifest.model, memory).model_dump(mode="json")
+        _say_outcome(report, outcome, as_json)
+        return
+    prepared = builder.prepare(loaded, memory)
+    report["plan"] = prepared.plan.model_dump(mode="json")
     if plan or check:
         if plan and not as_json:
             click.echo(f"{name} for {prepared.recipe.target}, weights in {prepared.config.dtype}\n")
@@ -164,15 +175,19 @@ def build_command(
             click.echo(f"{recipe}: correct; a {prepared.config.architecture} engine of {needs} that fits")
         return
     progress = Progress() if as_json else TerminalProgress()
-    outcome = builder.build(prepared, out, force=force, measure=measure, progress=progress)
+    _say_outcome(report, builder.build(prepared, out, force=force, measure=measure, progress=progress), as_json)
+
+
+def _say_outcome(report: dict[str, Any], outcome: Outcome, as_json: bool) -> None:
+    out = report["engine"]
     if as_json:
-        report |= {
+        details = {
             "status": outcome.status,
             "inputs_digest": outcome.manifest.inputs_digest,
             "measured": outcome.manifest.cost_curve is not None,
             "seconds": round(outcome.seconds, 3),
         }
-        click.echo(json.dumps(report, indent=1))
+        click.echo(json.dumps({**report, **details}, indent=1))
     elif outcome.status == "up_to_date":
         click.echo(f"{out}: nothing to do; recipe and checkpoint are what it was built from")
     else:

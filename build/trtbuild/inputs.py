@@ -50,12 +50,13 @@ def digest_inputs(
 
     ``known`` is an earlier record whose digests hold for files of the same name, size and modification time.
     """
-    cached = {(f.name, f.bytes, f.mtime_ns): f.sha256 for f in known.files} if known else {}
+    cached = {f.name: f for f in known.files} if known else {}
     records = []
     with progress.bar("reading checkpoint", sum(path.stat().st_size for path in files)) as advance:
         for path in files:
             stat = path.stat()
-            digest = cached.get((path.name, stat.st_size, stat.st_mtime_ns)) or engine_dir.sha256_file(path)
+            seen = cached.get(path.name)
+            digest = seen.sha256 if seen and is_unchanged(path, seen) else engine_dir.sha256_file(path)
             records.append(InputFile(name=path.name, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest))
             advance(stat.st_size)
     decisive = {
@@ -66,6 +67,12 @@ def digest_inputs(
     }
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return Inputs(digest=digest, checkpoint=about, files=tuple(records))
+
+
+def is_unchanged(path: Path, record: InputFile) -> bool:
+    """Whether a file has the name, size and modification time of its record."""
+    stat = path.stat()
+    return (path.name, stat.st_size, stat.st_mtime_ns) == (record.name, record.bytes, record.mtime_ns)
 
 
 def write_inputs(directory: Path, inputs: Inputs) -> None:

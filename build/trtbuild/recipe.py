@@ -161,9 +161,9 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
         recipe = recipe_class().model_validate_json(json.dumps(source.plain()))
     except ValidationError as e:
         raise RecipeError(*recipe_problems.explain(e, source, json_schema())) from e
-    if "prefill_chunk" not in recipe.limits.model_fields_set:
-        chunk = min(recipe.limits.prefill_chunk, recipe.limits.max_seq_len)
-        recipe = recipe.model_copy(update={"limits": recipe.limits.model_copy(update={"prefill_chunk": chunk})})
+    # A chunk longer than any prompt would only widen the engine's buffers.
+    chunk = min(recipe.limits.prefill_chunk, recipe.limits.max_seq_len)
+    recipe = recipe.model_copy(update={"limits": recipe.limits.model_copy(update={"prefill_chunk": chunk})})
     loaded = LoadedRecipe(recipe, path, source)
     problems = [
         loaded.problem(key, message)
@@ -177,11 +177,6 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
 def _cross_checks(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """What must hold between values, whatever the target: (key, message) for each thing that does not."""
     limits, speculative = recipe.limits, recipe.speculative
-    if limits.prefill_chunk > limits.max_seq_len:
-        yield (
-            "limits.prefill_chunk",
-            f"given {limits.prefill_chunk}; allowed: up to limits.max_seq_len, which is {limits.max_seq_len}",
-        )
     keys = {"lone": "max_drafts", "copy": "batch_max_drafts"}
     for tier in plan_tiers(limits, speculative):
         if tier.name in keys and tier.rows > limits.max_seq_len:

