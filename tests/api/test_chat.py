@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -232,6 +233,18 @@ def test_the_template_sees_roles_parts_tools_and_calls(shared: Served, client: o
     )
     client.chat.completions.create(model="scripted", messages=say("x"), tools=[tool], tool_choice="none")
     assert bytes(shared.engine.requests[-1].prompt).decode() == "user:x"
+
+
+def test_many_at_once_from_one_event_loop(shared: Served) -> None:
+    async def ask(client: openai.AsyncOpenAI, i: int) -> str:
+        stream = await client.chat.completions.create(model="scripted", messages=say(f"number {i}"), stream=True)
+        return "".join([c.choices[0].delta.content or "" async for c in stream])
+
+    async def ask_all() -> list[str]:
+        async with shared.async_client() as client:
+            return await asyncio.gather(*(ask(client, i) for i in range(32)))
+
+    assert asyncio.run(ask_all()) == [f"user:number {i}" for i in range(32)]
 
 
 def test_many_at_once(client: openai.OpenAI) -> None:

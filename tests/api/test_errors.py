@@ -60,6 +60,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"max_tokens": 3, "max_completion_tokens": 4}, None, "differ"),
         ({"continue_final_message": True}, None, "assistant"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "tools"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs", "self"),
         ({"prediction": {"type": "content"}}, "prediction.content", "required"),
         ({"guided_json": {}}, "guided_json", "not supported"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "never cut"),
@@ -207,7 +208,7 @@ def test_choices_that_do_not_all_fit_the_queue_are_all_withdrawn(serve: Serve) -
     ("error", "status", "code"),
     [
         (RequestError("token 9 is outside", "prompt"), 400, "invalid_value"),
-        (EngineClosedError("closing"), 503, "draining"),
+        (EngineClosedError("closing"), 503, "engine_closed"),
         (EngineError("boom"), 500, "engine_error"),
         (ZeroDivisionError("a bug"), 500, "internal_error"),
     ],

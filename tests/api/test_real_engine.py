@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from trtserve.api.auth import TokenAuth
 from trtserve.api.context import ApiConfig, ServerContext
 from trtserve.loading import load_engine
 from trtserve.overrides import Overrides
@@ -25,6 +27,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = write_tiny_engine(tmp_path_factory.mktemp("engines") / "tiny")
     engine, tokenizer = load_engine(directory, Overrides(threads=1, prompt_lookup_shared_cache_mb=1, max_queue=8))
     with serving(ServerContext(engine, tokenizer, ApiConfig())) as served:
+        yield served
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> Iterator[Served]:
+    """A server of two tenants, alice and bob, with a shared cache."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("alice: alice-token-0123456789\nbob: bob-token-0123456789\n")
+    tokens.chmod(0o600)
+    engine, tokenizer = load_engine(
+        write_tiny_engine(tmp_path / "tiny"), Overrides(threads=1, prompt_lookup_shared_cache_mb=1)
+    )
+    with serving(ServerContext(engine, tokenizer, ApiConfig(), TokenAuth(tokens))) as served:
         yield served
 
 
@@ -143,6 +158,26 @@ def test_hanging_up_cancels_in_the_engine(tiny: Served, stream: bool) -> None:
     wait_for(lambda: tiny.engine.metrics()["finished_total"].get("cancelled", 0) > before)
     wait_for(lambda: idle(tiny))
     assert tiny.post("/v1/completions", json={"prompt": "y", "max_tokens": 2}).status_code == 200
+
+
+def test_one_tenants_text_is_never_proposed_or_reused_for_another(tenants: Served) -> None:
+    # Nothing in it repeats, and it is long enough to be worth reusing.
+    prompt = "".join(map(chr, range(48, 96)))
+
+    def ask(who: str, **extra: Any) -> tuple[int, int, str]:
+        """(drafts from the shared cache, prompt tokens reused, text)"""
+        with tenants.client(f"{who}-token-0123456789") as client:
+            answer = complete(client, prompt, temperature=0, extra=extra)
+        shared = answer.model_extra["prompt_lookup"]["sources"].get("shared", {"proposed": 0})
+        return shared["proposed"], answer.usage.prompt_tokens_details.cached_tokens, answer.choices[0].text
+
+    proposed, cached, text = ask("alice")
+    assert (proposed, cached) == (0, 0)
+    assert ask("bob") == (0, 0, text)
+    proposed, cached, again = ask("alice")
+    assert proposed > 0 and cached > 0 and again == text
+    # A salt narrows a scope further, within the tenant.
+    assert ask("alice", cache_salt="elsewhere") == (0, 0, text)
 
 
 def test_engine_errors_are_bad_requests(tiny: Served, client: openai.OpenAI) -> None:

@@ -59,15 +59,15 @@ def unsupported(param: str, why: str) -> ApiError:
     return ApiError(400, f"{param}: {why}", param=param, code="unsupported_parameter")
 
 
+def unavailable(message: str, code: str) -> ApiError:
+    """503: try again, or elsewhere."""
+    headers = {"Retry-After": str(DRAIN_RETRY_AFTER)}
+    return ApiError(503, message, type="service_unavailable_error", code=code, headers=headers)
+
+
 def draining() -> ApiError:
-    """503: no new requests."""
-    return ApiError(
-        503,
-        "The server is shutting down and takes no new requests. Try again shortly.",
-        type="service_unavailable_error",
-        code="draining",
-        headers={"Retry-After": str(DRAIN_RETRY_AFTER)},
-    )
+    """503: the server is going away."""
+    return unavailable("The server is shutting down and takes no new requests. Try again shortly.", "draining")
 
 
 def failed(message: str) -> ApiError:
@@ -88,7 +88,7 @@ def from_engine(error: EngineError) -> ApiError:
             headers={"Retry-After": str(max(1, error.retry_after))},
         )
     if isinstance(error, EngineClosedError):
-        return draining()
+        return unavailable(str(error), "engine_closed")
     return failed(str(error))
 
 

@@ -11,6 +11,9 @@ from trtserve.api.errors import invalid
 from trtserve.api.schema import ChatBody, CompletionBody, Message, TokenizeBody
 from trtserve.tokenizer import ChatTemplateError
 
+#: Names that have a field of their own, or none.
+_NOT_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
+
 
 def template_message(message: Message) -> dict[str, Any]:
     """A message as chat templates expect it: tool-call arguments are objects there, a JSON string in the API."""
@@ -42,8 +45,8 @@ def chat_tokens(context: ServerContext, body: ChatBody | TokenizeBody) -> list[i
     tools = body.tools
     if isinstance(body, ChatBody) and body.tool_choice == "none":
         tools = None
-    if reserved := variables.keys() & {"messages", "tools", "add_generation_prompt", "continue_final_message"}:
-        raise invalid(f"{min(reserved)} has a field of its own", "chat_template_kwargs")
+    if reserved := variables.keys() & _NOT_VARIABLES:
+        raise invalid(f"{min(reserved)} cannot be set here", "chat_template_kwargs")
     generation_prompt = body.add_generation_prompt
     try:
         text = context.codec.apply_chat_template(
@@ -55,6 +58,8 @@ def chat_tokens(context: ServerContext, body: ChatBody | TokenizeBody) -> list[i
         )
     except ChatTemplateError as e:
         raise invalid(str(e), "messages", "chat_template_error") from e
+    except RecursionError:
+        raise invalid("the messages or tools are nested too deeply", "messages", "chat_template_error") from None
     # The template writes its own BOS.
     tokens: list[int] = context.codec.encode(text, add_bos=False).tolist()
     return tokens

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -61,22 +62,22 @@ class Running:
 
         Raises ApiError when a choice fails; the caller then cancels the others.
         """
-        merged = self._follow(0) if len(self.generations) == 1 else self._merge()
-        async for index, event in merged:
-            self._timer.observe(index, event)
-            if isinstance(event, Finish):
-                if event.reason == "error":
-                    raise failed(event.error or "The engine failed on this request.")
-                if event.reason == "cancelled":
-                    # Not by this client, who would not be listening: the server is going away.
-                    raise draining()
-            yield index, event
+        async with contextlib.aclosing(self._follow(0) if len(self.generations) == 1 else self._merge()) as merged:
+            async for index, event in merged:
+                self._timer.observe(index, event)
+                if isinstance(event, Finish):
+                    if event.reason == "error":
+                        raise failed(event.error or "The engine failed on this request.")
+                    if event.reason == "cancelled":
+                        # Not by this client, who would not be listening: the server is going away.
+                        raise draining()
+                yield index, event
 
-    async def _follow(self, index: int) -> AsyncIterator[tuple[int, Delta | Finish]]:
+    async def _follow(self, index: int) -> AsyncGenerator[tuple[int, Delta | Finish], None]:
         async for event in self.generations[index]:
             yield index, event
 
-    async def _merge(self) -> AsyncIterator[tuple[int, Delta | Finish]]:
+    async def _merge(self) -> AsyncGenerator[tuple[int, Delta | Finish], None]:
         queue: asyncio.Queue[tuple[int, Delta | Finish | BaseException]] = asyncio.Queue()
 
         async def pump(index: int) -> None:

@@ -168,7 +168,7 @@ class ChatBody(GenerationBody):
 
     @model_validator(mode="after")
     def _agree(self) -> ChatBody:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs is allowed only with logprobs: true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise ValueError("max_tokens and max_completion_tokens differ; give max_completion_tokens alone")
