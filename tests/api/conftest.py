@@ -28,6 +28,7 @@ class Served:
     engine: Any
     context: ServerContext
     server: ApiServer
+    http: httpx.Client
 
     def client(self, key: str = "none", **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30, **options)
@@ -36,10 +37,10 @@ class Served:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=30)
 
     def post(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, timeout=30, **options)
+        return self.http.post(path, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=30, **options)
+        return self.http.get(path, **options)
 
 
 @contextlib.contextmanager
@@ -51,8 +52,10 @@ def serving(context: ServerContext) -> Iterator[Served]:
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.005)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     try:
-        yield Served(f"http://127.0.0.1:{sock.getsockname()[1]}", context.engine, context, server)
+        with httpx.Client(base_url=url, timeout=30) as http:
+            yield Served(url, context.engine, context, server, http)
     finally:
         context.engine.close()
         server.should_exit = True
