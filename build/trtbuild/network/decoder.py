@@ -103,7 +103,7 @@ class _Decoder:
         head = "embed" if config.tie_word_embeddings else "lm_head"
         logits = g.cast(g.matmul_transposed(x, self._weight(head, rank=3)), torch.float32)  # [B, L, V]
 
-        verdict = add_acceptance(g, logits, self.token_ids, head_rows, num_rows)
+        verdict = add_acceptance(g, x, logits, self.token_ids, head_rows, num_rows)
         g.output(verdict, io.VERDICT, torch.int32)
         g.output(g.take(logits, logit_rows, 1), io.LOGITS, torch.float32)
         return g

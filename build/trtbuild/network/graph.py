@@ -132,9 +132,10 @@ class Graph:
         op = self.trt.CumulativeOperation.SUM
         return _out(self.network.add_cumulative(x, self.int32(axis, rank=0), op, False, False), "cumulative SUM")
 
-    def highest(self, x: ITensor, axis: int) -> ITensor:
-        """The int32 index of the highest value along ``axis``, which stays with size 1."""
-        return _made(self.network.add_topk(x, self.trt.TopKOperation.MAX, 1, 1 << axis), "topk").get_output(1)
+    def highest(self, x: ITensor, axis: int) -> tuple[ITensor, ITensor]:
+        """The highest value along ``axis`` and its int32 index, both with that axis of size 1."""
+        layer = _made(self.network.add_topk(x, self.trt.TopKOperation.MAX, 1, 1 << axis), "topk")
+        return layer.get_output(0), layer.get_output(1)
 
     def take(self, x: ITensor, indices: ITensor, axis: int) -> ITensor:
         """``x`` with ``axis`` replaced by the dimensions of ``indices``: whole entries picked by index."""
@@ -202,6 +203,8 @@ class Graph:
             ),
             "attention",
         )
+        # Without a fused kernel for the shape (float32, small heads) it may be built from parts instead of failing.
+        attention.decomposable = True
         attention.mask = mask
         # The setter of a refused mask only logs, and the build would go on without one.
         if attention.mask is None:

@@ -240,12 +240,15 @@ def _gather(layer: Any) -> Operation:
 def _slice(layer: Any) -> Operation:
     if layer.mode.name != "STRICT_BOUNDS":
         raise _unknown(layer, "slice", layer.mode.name)
-    static = [list(layer.start), list(layer.shape), list(layer.stride)]
+    # What comes at run time has no static value.
+    static = [None if given is None else list(given) for given in (layer.start, layer.shape, layer.stride)]
 
     def run(x: torch.Tensor, *dynamic: torch.Tensor | None) -> tuple[torch.Tensor]:
         start, size, stride = (
             static[i] if i >= len(dynamic) or (d := dynamic[i]) is None else d.tolist() for i in range(3)
         )
+        if start is None or size is None or stride is None:
+            raise ValueError("slice without a start, a size or a stride")
         for axis, (s, n, step) in enumerate(zip(start, size, stride, strict=True)):
             x = x.index_select(axis, torch.arange(n) * step + s)
         return _one(x)

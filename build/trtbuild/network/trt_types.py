@@ -73,6 +73,7 @@ class IConcatenationLayer(ILayer, Protocol):
 
 class IAttention(Protocol):
     mask: ITensor
+    decomposable: bool
 
     def get_output(self, index: int) -> ITensor: ...
 

@@ -125,7 +125,7 @@ class TensorRTTarget(Target):
         tiers = plan_tiers(recipe.limits, recipe.speculative)
         positions, profiles = io.cache_positions(recipe.limits, tiers), io.profiles_for(tiers)
         fold = folding_is_smaller(config, profiles, positions)
-        weights, digest = _read_weights(inputs, progress)
+        weights, digest = read_weights(inputs, progress)
         with progress.bar(f"{options.runtime} engine", 1000) as advance:
             shown = 0
 
@@ -173,8 +173,10 @@ class TensorRTTarget(Target):
             f"plan of {plan.data.nbytes:,} bytes, built in {plan.seconds:.0f} s with at most "
             f"{info.peak_rss_bytes / 1e9:.1f} GB of memory"
         )
+        tokenizer = out / engine_dir.TOKENIZER_DIR
+        tokenizer.mkdir(exist_ok=True)
         return BuildOutput(
-            tokenizer=inputs.checkpoint.save_tokenizer(out / engine_dir.TOKENIZER_DIR),
+            tokenizer=inputs.checkpoint.save_tokenizer(tokenizer),
             weights_digest=digest,
             built_with={options.runtime: trt.__version__},
             target_info=info.model_dump(mode="json"),
@@ -195,7 +197,7 @@ class TensorRTTarget(Target):
             executor.close()
 
 
-def _read_weights(inputs: BuildInput, progress: Progress) -> tuple[dict[str, torch.Tensor], str]:
+def read_weights(inputs: BuildInput, progress: Progress) -> tuple[dict[str, torch.Tensor], str]:
     """Every tensor in the engine's dtype, and the SHA-256 of them all: a plan's own bytes differ between builds."""
     import torch
 

@@ -129,6 +129,23 @@ def test_a_row_that_is_not_finite_fails_its_sequence_alone(trt: Any) -> None:
     assert logits[1].isfinite().all()
 
 
+def test_an_infinite_logit_is_the_highest_and_no_failure(trt: Any) -> None:
+    """As in every other executor: a row fails when a logit is NaN or none is above minus infinity."""
+    config = config_of("llama", tie_word_embeddings=False)
+    tokens, failed = [], []
+    for sign in (1, -1):
+        weights = random_weights(config)
+        weights["final_norm"][0] = 1000
+        weights["lm_head"][5] = 0
+        weights["lm_head"][5, 0] = sign * 3e38
+        verdict, logits = Runner(trt, build(trt, config, weights), slots=1).run([[3]], [0])
+        assert logits[0, 0, 5].isinf()
+        tokens.append(int(verdict[0, 1]))
+        failed.append(int(verdict[0, 2]))
+    assert tokens.count(5) == 1
+    assert failed == [0, 0]
+
+
 def test_greedy_profiles_output_no_logits(trt: Any) -> None:
     config = config_of("llama")
     network = build(trt, config)
