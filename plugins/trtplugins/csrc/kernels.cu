@@ -2,7 +2,7 @@
 //
 // Batches are ragged: sequence b owns rows row_start[b] to row_start[b] + num_rows[b] - 1 of logits, tokens and
 // targets; tokens are its last committed token, then its drafts. A sequence of 0 rows accepts nothing and has no next
-// token. Blocks are whole warps. `arrived` [batch] is zero before and after each kernel.
+// token; one of more rows than the grid has is cut to those. Blocks are whole warps. `arrived` [batch] is zero before and after each kernel.
 #include "block.cuh"
 
 namespace TL_NAMESPACE {
@@ -25,9 +25,9 @@ TL_FN void accept_greedy(const Logit* logits, i64 row_stride, const int* row_sta
   __shared__ u32 ticket;
   const Block g;
   const int b = blockIdx.z, r = blockIdx.y, split = blockIdx.x, splits = gridDim.x;
-  const int rows = num_rows[b];
+  const int rows = num_rows[b] < static_cast<int>(gridDim.y) ? num_rows[b] : gridDim.y;
   if (r >= rows) {
-    if (rows == 0 && r == 0 && split == 0) finish_empty(g, accepted + b, next + b, failed + b);
+    if (rows <= 0 && r == 0 && split == 0) finish_empty(g, accepted + b, next + b, failed + b);
     return;
   }
   const i64 start = row_start[b];
@@ -63,9 +63,9 @@ TL_FN void accept_sampled(const Logit* logits, i64 row_stride, const int* row_st
   __shared__ u32 ticket;
   const Block g;
   const int b = blockIdx.y, r = blockIdx.x;
-  const int rows = num_rows[b];
+  const int rows = num_rows[b] < static_cast<int>(gridDim.x) ? num_rows[b] : gridDim.x;
   if (r >= rows) {
-    if (rows == 0 && r == 0) finish_empty(g, accepted + b, next + b, failed + b);
+    if (rows <= 0 && r == 0) finish_empty(g, accepted + b, next + b, failed + b);
     return;
   }
   const i64 start = row_start[b];
