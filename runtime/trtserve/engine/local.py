@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trtserve.engine.drafting import Drafter, Proposal, SharedCacheStats, TextTokenizer
 from trtserve.engine.emit import TextStream
@@ -65,7 +66,7 @@ Command = tuple[Literal["submit", "cancel", "close"], Sequence | None]
 class Copy:
     """The drafts that one sequence puts through this round."""
 
-    tokens: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+    tokens: NDArray[np.int32]
     source: Source
 
 

@@ -106,7 +106,8 @@ class TokenOut:
 class Delta:
     """New output: whole UTF-8 characters only, no part of a stop string, so ``text`` may lag behind ``tokens``.
 
-    ``spans`` cuts ``text`` into runs of one source, for display: their texts joined are ``text``.
+    ``spans`` cuts ``text`` into runs of one source, for display: their texts joined are ``text``. The end or stop token
+    that finishes a generation is among ``tokens`` and is counted; it has no text, unless a stop token's was asked for.
     """
 
     text: str
