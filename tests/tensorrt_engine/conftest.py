@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trtserve.executor import tensorrt_cuda
+from trtserve.executor import tensorrt_io as io
+from trtserve.executor.tensorrt_session import Session
+
+from .fake_gpu import FakeGpu
 
 
 @pytest.fixture(scope="session")
 def trt() -> Any:
     return pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
+
+
+@pytest.fixture
+def open_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeGpu, io.PlanInfo], Session]:
+    """Opens the GPU session's own code on a fake GPU."""
+
+    def open_on(gpu: FakeGpu, info: io.PlanInfo) -> Session:
+        monkeypatch.setattr(tensorrt_cuda.importlib, "import_module", gpu.import_module)
+        path = tmp_path / info.plan
+        path.write_bytes(b"plan")
+        try:
+            return tensorrt_cuda.open_session(path, info, 0)
+        finally:
+            monkeypatch.undo()
+
+    return open_on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,11 +16,13 @@ from trtbuild.network.interpreter import Interpreter
 from trtserve.executor import tensorrt_io as io
 from trtserve.executor.base import ExecutorError, StepInput, StepOutput
 from trtserve.executor.tensorrt import TensorRTExecutor
+from trtserve.executor.tensorrt_session import Session
 from trtserve.executor.torch import TorchExecutor
 from trtserve.model_config import DecoderConfig
 from trtserve.sampling import SamplingParams, SamplingState
 from trtserve.settings import Limits, PromptLookup, Speculative, plan_tiers
 
+from .fake_gpu import FakeGpu
 from .models import ARCHITECTURES, VOCAB, config_of, random_weights
 
 LIMITS = Limits(max_batch_size=6, max_seq_len=56, prefill_chunk=16)
@@ -32,7 +34,14 @@ GREEDY = SamplingParams(temperature=0)
 class Pair:
     """A TensorRT executor over the interpreter, and the torch executor of the same weights."""
 
-    def __init__(self, trt: Any, config: DecoderConfig, weights: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        trt: Any,
+        device: Literal["interpreter", "tensorrt", "tensorrt_rtx"],
+        open_fake: Callable[[FakeGpu, io.PlanInfo], Session],
+        config: DecoderConfig,
+        weights: dict[str, Any] | None = None,
+    ) -> None:
         weights = random_weights(config) if weights is None else weights
         positions = io.cache_positions(LIMITS, TIERS)
         logger = trt.Logger(trt.Logger.ERROR)
@@ -49,8 +58,15 @@ class Pair:
             fold_groups=True,
             profiles=io.profiles_for(TIERS),
         )
-        self.session = CpuSession(Interpreter(trt, network, graph.constants), self.plan.profiles)
-        self.tensorrt = TensorRTExecutor(config, LIMITS, TIERS, self.plan, self.session)
+        interpreter = Interpreter(trt, network, graph.constants)
+        if device == "interpreter":
+            self.device: CpuSession | FakeGpu = CpuSession(interpreter, self.plan.profiles)
+            session: Session = self.device
+        else:
+            self.plan = self.plan.model_copy(update={"runtime": device})
+            self.device = FakeGpu(interpreter, self.plan.profiles, runtime=device, version=trt.__version__)
+            session = open_fake(self.device, self.plan)
+        self.tensorrt = TensorRTExecutor(config, LIMITS, TIERS, self.plan, session)
         self.torch = TorchExecutor(config, list(weights.items()), LIMITS, TIERS)
 
     def prefill(self, slot: int, start: int, tokens: Sequence[int]) -> None:
@@ -82,12 +98,15 @@ def state(params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Sampling
     return SamplingState.start(params, np.array(prompt, np.int32), VOCAB, (0, 5))
 
 
-@pytest.fixture
-def pair_of(trt: Any) -> Iterator[Callable[..., Pair]]:
+@pytest.fixture(params=["interpreter", "tensorrt_rtx", "tensorrt"])
+def pair_of(
+    trt: Any, request: pytest.FixtureRequest, open_fake: Callable[[FakeGpu, io.PlanInfo], Session]
+) -> Iterator[Callable[..., Pair]]:
+    """Pairs over each session: the interpreter's own, and the GPU's over a fake of each runtime."""
     made: list[Pair] = []
 
     def make(config: DecoderConfig, weights: dict[str, Any] | None = None) -> Pair:
-        made.append(Pair(trt, config, weights))
+        made.append(Pair(trt, request.param, open_fake, config, weights))
         return made[-1]
 
     yield make
@@ -170,23 +189,24 @@ def test_drafts_that_are_right_are_accepted(pair_of: Callable[..., Pair]) -> Non
 def test_a_greedy_round_reads_integers_and_waits_once(pair_of: Callable[..., Pair]) -> None:
     pair = pair_of(config_of("llama"))
     pair.prefill(0, 0, [1, 2, 3])
-    before = pair.session.synchronizations
-    assert before == 0  # a prefill waits for nothing
+    before = pair.device.synchronizations
+    pair.prefill(1, 0, [1, 2, 3])
+    assert pair.device.synchronizations == before  # a prefill waits for nothing
     pair.step([0], [3], [[4, 5]])
-    assert pair.session.synchronizations == 1
-    assert not pair.plan.profiles[pair.session.launches[-1]].logits
+    assert pair.device.synchronizations == before + 1
+    assert not pair.plan.profiles[pair.device.launches[-1]].logits
     pair.step([0], [4], [[4]], [state(SamplingParams(temperature=0.5, seed=1))])
-    assert pair.plan.profiles[pair.session.launches[-1]].logits
+    assert pair.plan.profiles[pair.device.launches[-1]].logits
 
 
 def test_neighbouring_slots_share_one_enqueue_and_distant_ones_do_not(pair_of: Callable[..., Pair]) -> None:
     """Two sequences with drafts, five slots apart: the copy tier takes four slots, so each runs alone."""
     pair = pair_of(config_of("llama"))
     for slots, enqueues in (([1, 2], 1), ([0, 3], 1), ([0, 5], 2), ([5, 0, 2], 2)):
-        before = len(pair.session.launches)
+        before = len(pair.device.launches)
         got, wanted = pair.step(slots, [0] * len(slots), [[3, 4, 5]] * len(slots))
         assert_same(got, wanted, [3] * len(slots))
-        assert len(pair.session.launches) - before == enqueues
+        assert len(pair.device.launches) - before == enqueues
 
 
 def test_an_idle_slot_between_two_active_ones_keeps_its_cache(pair_of: Callable[..., Pair]) -> None:
