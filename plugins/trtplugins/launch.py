@@ -92,14 +92,12 @@ class Launcher:
         accepted: Any,  # [B] int32 out
         next_tokens: Any,  # [B] int32 out
         failed: Any,  # [B] uint8 or bool out
-        max_rows: int,  # at least every num_rows
+        max_rows: int,  # a sequence of more rows is cut to these
         processing: bool = True,  # False promises that no sequence has penalties, bias, bans or mask
     ) -> None:
         """``trtplugins.accept_host`` on the device: the same rule, arrays and results, bit for bit.
 
-        Rows of no sequence keep what ``targets`` held. A sequence of more than ``max_rows`` rows never finishes: its
-        outputs are not written, and the next call's are wrong. Raises TypeError or ValueError for arrays that are not
-        as above.
+        Rows of no sequence keep what ``targets`` held. Raises TypeError or ValueError for arrays that are not as above.
         """
         x = DeviceArray.of(logits)
         if (suffix := _SUFFIXES.get(x.dtype)) is None:
@@ -113,10 +111,7 @@ class Launcher:
         rows, vocab = x.shape
         batch = DeviceArray.of(row_start).shape[0]
         head = [x.pointer, np.int64(x.strides[0])]
-        head += [
-            _checked(n, a, ("int32",), k)
-            for n, a, k in (("row_start", row_start, batch), ("num_rows", num_rows, batch))
-        ]
+        head += [_checked("row_start", row_start, ("int32",), batch), _checked("num_rows", num_rows, ("int32",), batch)]
         head += [_checked("tokens", tokens, ("int32",), rows), np.int32(vocab)]
         outputs = [
             _checked("targets", targets, ("int32",), rows),
@@ -130,15 +125,14 @@ class Launcher:
         if sampling is None:
             splits = self.greedy_splits(rows, vocab, suffix)
             partial = self._space("partial", 8 * rows * splits)
-            name, grid, threads = f"tl_accept_greedy_{suffix}", (splits, max_rows, batch), _GREEDY_THREADS
             arguments = [*head, partial, arrived, *outputs]
+            self._backend.launch(f"tl_accept_greedy_{suffix}", (splits, max_rows, batch), _GREEDY_THREADS, arguments)
         else:
             entry = _checked("sampling", sampling, ("uint8",), batch * SAMPLING_DTYPE.itemsize)
             scratch = self._space("scratch", 4 * rows * vocab) if processing else 0
-            name, grid = f"tl_accept_sampled_{suffix}", (max_rows, batch)
             threads = 1024 if rows <= self._backend.multiprocessors else 512
             arguments = [*head, entry, scratch, arrived, *outputs]
-        self._backend.launch(name, grid, threads, arguments)
+            self._backend.launch(f"tl_accept_sampled_{suffix}", (max_rows, batch), threads, arguments)
 
     def commit(
         self,

@@ -25,10 +25,7 @@ def compiler() -> str | None:
 def compile_emulated(csrc: Path, source: str, output: Path, *options: str) -> Path:
     """``source`` of ``emulation/`` against the kernels in ``csrc``."""
     command = [compiler(), "-std=c++20", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-Wno-unknown-pragmas", "-Wno-tsan"]
-    if not output.suffix:
-        command.append("-pthread")
-    else:
-        command += ["-fPIC", "-shared"]
+    command += {".so": ["-fPIC", "-shared"], ".gch": ["-fPIC"]}.get(output.suffix, ["-pthread"])
     command += [f"-I{csrc}", f"-I{EMULATION}", *options, str(EMULATION / source), "-o", str(output)]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode:
