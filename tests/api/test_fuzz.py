@@ -23,10 +23,12 @@ SCALARS = st.one_of(
 )
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abtrole_0", max_size=8), inner, max_size=4),
+    lambda x: st.lists(x, max_size=4) | st.dictionaries(st.text("abtrole_0", max_size=8), x, max_size=4),
     max_leaves=8,
 )
-MESSAGES = st.lists(st.fixed_dictionaries({"role": st.text("us", min_size=1, max_size=3)}, optional={"content": VALUES}))
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.text("us", min_size=1, max_size=3)}, optional={"content": VALUES})
+)
 
 
 def bodies(schema: type[Any], **likely: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:

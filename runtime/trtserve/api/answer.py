@@ -53,6 +53,12 @@ class Answer(ABC):
         self._created = int(time.time())
         self._timer = RequestTimer(context.metrics)
 
+    def stop_reason(self, finish: Finish | None) -> str | int | None:
+        """The stop string or stop token that ended a choice; null for the model's own end token, as in vLLM."""
+        stop = finish.stop if finish is not None else None
+        own_end = stop in self.context.engine.manifest.tokenizer.eos_token_ids
+        return None if own_end and stop not in (self.body.stop_token_ids or ()) else stop
+
     @abstractmethod
     def encode(self) -> list[list[int]]:
         """The tokens of each prompt. Runs in a worker thread; raises ApiError."""

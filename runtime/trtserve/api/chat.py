@@ -38,7 +38,7 @@ class ChatAnswer(Answer):
             "message": {"role": "assistant", "content": collected.text, "refusal": None},
             "logprobs": None,
             "finish_reason": finish_reason(collected.finish),
-            "stop_reason": collected.finish.stop if collected.finish else None,
+            "stop_reason": self.stop_reason(collected.finish),
         }
         if body.logprobs:
             choice["logprobs"] = chat_logprobs(self.context.codec, collected.tokens, body.top_logprobs or 0)
@@ -72,7 +72,7 @@ class ChatAnswer(Answer):
             "delta": {},
             "logprobs": None,
             "finish_reason": finish_reason(finish),
-            "stop_reason": finish.stop,
+            "stop_reason": self.stop_reason(finish),
         }
 
 

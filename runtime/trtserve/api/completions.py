@@ -55,7 +55,7 @@ class CompletionAnswer(Answer):
             "text": echo + collected.text,
             "logprobs": None,
             "finish_reason": finish_reason(collected.finish),
-            "stop_reason": collected.finish.stop if collected.finish else None,
+            "stop_reason": self.stop_reason(collected.finish),
         }
         if self.body.logprobs is not None:
             choice["logprobs"] = self._logprobs_of(index).of(collected.tokens)
@@ -85,7 +85,7 @@ class CompletionAnswer(Answer):
             "text": "",
             "logprobs": None,
             "finish_reason": finish_reason(finish),
-            "stop_reason": finish.stop,
+            "stop_reason": self.stop_reason(finish),
         }
 
 
