@@ -230,9 +230,10 @@ def test_copied_prefixes_continue_like_their_source(pair_of: Callable[..., Pair]
     pair.prefill(4, 0, text)
     for executor in (pair.tensorrt, pair.torch):
         executor.copy_prefix(4, 1, 11)
-    got, wanted = pair.step([1], [11], [[30, 31]])
+    close = [state(SamplingParams(temperature=0, logprobs=5))]  # values, so that one wrong position shows
+    got, wanted = pair.step([1], [11], [[30, 31]], close)
     assert_same(got, wanted, [2])
-    again, _ = pair.step([4], [11], [[30, 31]])
+    again, _ = pair.step([4], [11], [[30, 31]], close)
     assert again.targets.tolist() == got.targets.tolist()
 
 
@@ -244,9 +245,15 @@ def test_a_failed_sequence_leaves_nothing_behind(pair_of: Callable[..., Pair]) -
     pair = pair_of(config, weights)
     pair.prefill(0, 0, [1, 2, 7, 7, 7, 7, 7])
     pair.prefill(1, 0, [1, 2])
+    for _ in range(2):
+        got, _ = pair.step([0, 1], [7, 2], [[7], [3]])
+        assert got.failed.tolist() == [True, False]
+        assert got.targets[0] == -1
+        got, wanted = pair.step([0], [0], [[6]])  # a prompt of one token needs no prefill
+        assert_same(got, wanted, [1])
+        assert not got.failed[0]
+        pair.prefill(0, 0, [1, 2, 7, 7, 7, 7, 7])
     got, _ = pair.step([0, 1], [7, 2], [[7], [3]])
-    assert got.failed.tolist() == [True, False]
-    assert got.targets[0] == -1
     pair.prefill(0, 0, [4, 5])
     got, _ = pair.step([0, 1], [2, 2], [[6], [6]])
     pair.prefill(2, 0, [4, 5])
