@@ -1,0 +1,41 @@
+"""Streaming to a terminal: interrupts and control characters."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from trtserve.cli.display import Screen, summary
+from trtserve.engine.protocol import GenerationRequest
+
+from .scripted import ScriptedEngine
+
+
+def test_an_interrupt_cancels_the_answer_and_not_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        assert engine.stuck.acquire(timeout=10)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    text, finish = Screen(color=False).stream(engine.submit(GenerationRequest(prompt=list(b"SLOW and long enough"))))
+    thread.join()
+    assert finish.reason == "cancelled"
+    assert text and "SLOW and long enough".startswith(text)
+    assert capsys.readouterr().out == text
+    assert engine.wait_idle()
+    # The next answer is as good as any.
+    _, finish = Screen(color=False).stream(engine.submit(GenerationRequest(prompt=list(b"fine"))))
+    assert finish.reason == "stop" and "4 tokens in 2 rounds, 2.00 a round" in summary(finish.stats)
+
+
+def test_a_model_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    Screen(color=False).write("a\x1b[2J\x9b1m\r\tb\n")
+    assert capsys.readouterr().out == "a\ufffd[2J\ufffd1m\ufffd\tb\n"
