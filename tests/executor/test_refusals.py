@@ -101,6 +101,12 @@ def test_weights_that_are_not_the_models() -> None:
         executor(C, tensors={**tensors, "extra": torch.ones(3)})
 
 
+@pytest.mark.parametrize("threads", [0, -1, 257])
+def test_a_thread_count_that_makes_no_sense(threads: int) -> None:
+    with pytest.raises(ExecutorError, match=f"threads is {threads}; allowed: 1 to 256"):
+        executor(C, threads=threads)
+
+
 def test_a_cache_larger_than_the_memory() -> None:
     limits = Limits(max_batch_size=256, max_seq_len=1 << 20)
     wide = config(num_layers=64, num_kv_heads=6, head_dim=128)

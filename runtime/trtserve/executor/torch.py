@@ -22,6 +22,7 @@ from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, Tier
 
 _NO_ROWS = np.empty(0, np.int32)
+_MAX_THREADS = 256
 
 
 class TorchExecutor(Executor):
@@ -49,6 +50,7 @@ class TorchExecutor(Executor):
         Raises ExecutorError when the device, the memory or a tensor is missing.
         """
         _check_device(device)
+        threads = _thread_count(threads)
         native = torch.device(device).type == "cpu" if native is None else native
         tensors = _checked(config, tensors)
         self._max_rows = max(limits.prefill_chunk, *(t.batch * t.rows for t in tiers if t.name != "prefill"))
@@ -59,14 +61,14 @@ class TorchExecutor(Executor):
                 slots=limits.max_batch_size,
                 positions=limits.max_seq_len,
                 max_rows=self._max_rows,
-                threads=threads or torch.get_num_threads(),
+                threads=threads,
                 level=cpu_level,
             )
         else:
             self._decoder = TorchDecoder(
                 config, tensors, slots=limits.max_batch_size, positions=limits.max_seq_len, device=device
             )
-        self._threads = threads or torch.get_num_threads()
+        self._threads = threads
         step_rows = max(t.batch * t.rows for t in tiers if t.name != "prefill")
         self._logits = np.empty((step_rows, config.vocab_size), np.float32)
         self.info = ExecutorInfo(
@@ -159,6 +161,14 @@ def _check_device(device: str) -> None:
         raise ExecutorError(f"device is {device!r}; allowed: cpu, cuda, cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ExecutorError(f"device is {device!r}, but torch finds no CUDA device here; use --device cpu")
+
+
+def _thread_count(threads: int | None) -> int:
+    if threads is None:
+        return min(torch.get_num_threads(), _MAX_THREADS)
+    if not 1 <= threads <= _MAX_THREADS:
+        raise ExecutorError(f"threads is {threads}; allowed: 1 to {_MAX_THREADS}")
+    return threads
 
 
 def _read_weights(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -88,7 +88,7 @@ struct Kernels {
   void (*widen_row)(const std::uint16_t* row, Storage, std::int64_t k, float* out);
 };
 
-// Null where this build or this machine has no such level.
+// Null where this build has no such level. Call only the level that `levels.h` says this machine has.
 const Kernels* kernels_generic();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avx512();

@@ -2,14 +2,14 @@
 
 #if defined(__x86_64__)
 #include "simd_avx2.h"
-//
+// The kernels are written over the Simd of the header above.
 #include "kernels_impl.h"
 
 namespace trtlookup::cpu {
 
 const Kernels* kernels_avx2() {
   static constexpr Kernels kernels = table("avx2");
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kernels : nullptr;
+  return &kernels;
 }
 
 }  // namespace trtlookup::cpu

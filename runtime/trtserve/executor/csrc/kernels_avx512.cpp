@@ -2,15 +2,14 @@
 
 #if defined(__x86_64__)
 #include "simd_avx512.h"
-//
+// The kernels are written over the Simd of the header above.
 #include "kernels_impl.h"
 
 namespace trtlookup::cpu {
 
 const Kernels* kernels_avx512() {
   static constexpr Kernels kernels = table("avx512");
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl") ? &kernels : nullptr;
+  return &kernels;
 }
 
 }  // namespace trtlookup::cpu

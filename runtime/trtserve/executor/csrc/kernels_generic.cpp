@@ -1,5 +1,5 @@
 #include "simd_generic.h"
-//
+// The kernels are written over the Simd of the header above.
 #include "kernels_impl.h"
 
 namespace trtlookup::cpu {

@@ -423,8 +423,7 @@ void unpack_row(const void* weights, Storage storage, std::int64_t k, std::int64
 }
 
 constexpr trtlookup::cpu::Kernels table(const char* name) {
-  return {name,        kLanes,     linear_panel,  rms_norm,   rope,
-          attend_span, merge_span, finish_attend, unpack_row, widen_row};
+  return {name, kLanes, linear_panel, rms_norm, rope, attend_span, merge_span, finish_attend, unpack_row, widen_row};
 }
 
 }  // namespace

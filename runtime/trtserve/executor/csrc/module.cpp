@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "decoder.h"
+#include "levels.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -20,14 +21,13 @@ using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 std::vector<std::string> levels() {
   std::vector<std::string> names;
-  for (const Kernels* k : {kernels_generic(), kernels_avx2(), kernels_avx512()})
-    if (k) names.emplace_back(k->name);
+  for (const Kernels* k : available_kernels()) names.emplace_back(k->name);
   return names;
 }
 
 const Kernels& kernels_of(const std::string& level) {
-  for (const Kernels* k : {kernels_generic(), kernels_avx2(), kernels_avx512()})
-    if (k && level == k->name) return *k;
+  for (const Kernels* k : available_kernels())
+    if (level == k->name) return *k;
   std::string known;
   for (const auto& name : levels()) known += (known.empty() ? "" : ", ") + name;
   throw std::invalid_argument("CPU level is '" + level + "'; this machine and build have: " + known);
@@ -86,7 +86,8 @@ NB_MODULE(_cpu, m) {
       .def("load", load, "name"_a, "data"_a)
       .def("missing", &Decoder::missing)
       .def("is_matrix", &Decoder::is_matrix, "name"_a)
-      .def("forward", forward, "tokens"_a, "slots"_a, "lengths"_a, "num_rows"_a, "logit_rows"_a, "out"_a)
+      .def("forward", forward, "tokens"_a, "slots"_a, "lengths"_a, "num_rows"_a, "logit_rows"_a,
+           "out"_a.noconvert())
       .def("copy_prefix", &Decoder::copy_prefix, "source"_a, "target"_a, "length"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("level", [](const Decoder& self) { return std::string(self.kernels().name); })

@@ -32,7 +32,10 @@ struct Simd {
   static F mul(F a, F b) { return a * b; }
   static F div(F a, F b) { return a / b; }
 #if defined(__aarch64__)
-  static F fma(F a, F b, F c) { return reinterpret_cast<F>(vfmaq_f32(reinterpret_cast<float32x4_t>(c), reinterpret_cast<float32x4_t>(a), reinterpret_cast<float32x4_t>(b))); }
+  static F fma(F a, F b, F c) {
+    return reinterpret_cast<F>(vfmaq_f32(reinterpret_cast<float32x4_t>(c), reinterpret_cast<float32x4_t>(a),
+                                         reinterpret_cast<float32x4_t>(b)));
+  }
 #else
   static F fma(F a, F b, F c) { return a * b + c; }  // two roundings, always: the unit is compiled without contraction
 #endif
