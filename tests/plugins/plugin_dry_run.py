@@ -22,6 +22,7 @@ if __name__ == "__main__":
     sys.modules["tensorrt.plugin"] = trtp
     from tensorrt_bindings.plugin import _plugin_class, _tensor
     from tensorrt_bindings.plugin._lib import QDP_REGISTRY
+
     from trtplugins.tensorrt_plugin import register_plugins
 
     register_plugins(trt, trtp)
