@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Protocol
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -121,25 +122,16 @@ class EngineCollector(Collector):
         yield self._counter("prefill_seconds", "Time in prefill forwards", m["prefill_seconds_total"])
 
 
-class ServerMetrics:
-    """The server's registry, and the instruments that request handling writes to."""
+class Observations(Protocol):
+    """A histogram, as the code that measures sees it."""
 
-    def __init__(self, engine: Engine, model_name: str) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(EngineCollector(engine, model_name))
-        ProcessCollector(registry=self.registry)
-        info = Gauge(
-            "trtserve_build_info",
-            "Always 1; the labels say what runs",
-            ["version", "model_name", "target"],
-            registry=self.registry,
-        )
-        info.labels(version(), model_name, engine.manifest.target).set(1)
+    def observe(self, amount: float) -> None: ...
 
-        def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
-            made = Histogram(f"trtserve_{name}", help, ["model_name"], buckets=buckets, registry=self.registry)
-            return made.labels(model_name)
 
+class RequestLatencies:
+    """The histograms that ``RequestTimer`` fills. ``histogram(name, help, buckets)`` makes one."""
+
+    def __init__(self, histogram: Callable[[str, str, tuple[float, ...]], Observations]) -> None:
         self.first_token = histogram("time_to_first_token_seconds", "From arrival to the first token", _FIRST_TOKEN)
         self.inter_token = histogram(
             "inter_token_latency_seconds", "Between successive tokens; a round's tokens share its time", _PER_TOKEN
@@ -159,6 +151,28 @@ class ServerMetrics:
         self.tokens_per_round = histogram(
             "spec_decode_tokens_per_round", "A request's tokens over its rounds; 1 is plain decoding", _TOKENS_PER_ROUND
         )
+
+
+class ServerMetrics(RequestLatencies):
+    """The server's registry, and the instruments that request handling writes to."""
+
+    def __init__(self, engine: Engine, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(EngineCollector(engine, model_name))
+        ProcessCollector(registry=self.registry)
+        info = Gauge(
+            "trtserve_build_info",
+            "Always 1; the labels say what runs",
+            ["version", "model_name", "target"],
+            registry=self.registry,
+        )
+        info.labels(version(), model_name, engine.manifest.target).set(1)
+
+        def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+            made = Histogram(f"trtserve_{name}", help, ["model_name"], buckets=buckets, registry=self.registry)
+            return made.labels(model_name)
+
+        super().__init__(histogram)
         self.http_requests = Counter(
             "trtserve_http_requests",
             "HTTP requests by route and status; 499: the client left",
@@ -182,7 +196,7 @@ class ServerMetrics:
 class RequestTimer:
     """Observes one API request's latencies, choice by choice, as its events pass."""
 
-    def __init__(self, metrics: ServerMetrics) -> None:
+    def __init__(self, metrics: RequestLatencies) -> None:
         self._metrics = metrics
         self._start = time.perf_counter()
         self._last: dict[int, float] = {}

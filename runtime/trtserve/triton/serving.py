@@ -1,0 +1,197 @@
+"""Follows generations and sends what they emit: one thread with an event loop for all requests of a model instance.
+
+Triton's Python API is behind ``Reply``. A client's leaving is found by asking: every ``CANCEL_PERIOD`` seconds each
+unfinished request is asked whether it was cancelled, also while it waits for a slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from trtserve.engine.protocol import (
+    Delta,
+    Engine,
+    EngineClosedError,
+    EngineError,
+    Finish,
+    Generation,
+    GenerationRequest,
+    QueueFullError,
+    RequestError,
+)
+from trtserve.tokenizer import Tokenizer
+from trtserve.triton.request import Call, Stop
+from trtserve.triton.response import Answer, Outputs
+
+log = logging.getLogger("trtserve.triton")
+
+CANCEL_PERIOD = 0.05
+#: Threads that tokenize, which lets go of the interpreter's lock. Long prompts must not hold up the streams.
+TOKENIZERS = 2
+
+Failure = Literal["invalid", "unavailable", "cancelled", "internal"]
+
+
+class Reply(Protocol):
+    """Where one request's responses go. Used from one thread at a time."""
+
+    def send(self, outputs: Outputs, *, last: bool) -> None: ...
+
+    def fail(self, kind: Failure, message: str) -> None:
+        """The last response: an error."""
+        ...
+
+    def cancelled(self) -> bool:
+        """Whether the client wants no more."""
+        ...
+
+
+class Observer(Protocol):
+    """Sees the events of one request, for the metrics."""
+
+    def observe(self, index: int, event: Delta | Finish, /) -> None: ...
+
+
+class Observers(Protocol):
+    def start(self) -> Observer: ...
+
+
+@dataclass
+class _Running:
+    call: Call
+    reply: Reply
+    generation: Generation
+    stopped: bool = False
+    """Cancelled by its client, by leaving or with a stop request."""
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.generation.cancel()
+
+
+class Serving:
+    """The requests of one model instance, over an engine that the caller owns."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, observers: Observers) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._observers = observers
+        self._running: set[_Running] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._pool = ThreadPoolExecutor(TOKENIZERS, "trtserve-tokenize")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trtserve-triton", daemon=True)
+        self._thread.start()
+        self._watch = asyncio.run_coroutine_threadsafe(self._watch_cancellation(), self._loop)
+
+    def accept(self, call: Call | Stop, reply: Reply) -> None:
+        """Serve a request, from any thread. Returns at once; everything else reaches ``reply``."""
+        self._loop.call_soon_threadsafe(self._start, call, reply)
+
+    def close(self) -> None:
+        """Cancel what runs, answer it, and end the thread. The engine must still be open."""
+        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._pool.shutdown()
+
+    # ---- the loop's thread ------------------------------------------------------------------------------------------
+
+    def _start(self, call: Call | Stop, reply: Reply) -> None:
+        if isinstance(call, Stop):
+            self._stop(call, reply)
+            return
+        task = self._loop.create_task(self._serve(call, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop(self, call: Stop, reply: Reply) -> None:
+        for running in self._running:
+            if (running.call.request_id, running.call.scope.tenant) == (call.request_id, call.scope.tenant):
+                running.stop()
+        # An error, since that is what TensorRT-LLM's model answers and its clients expect.
+        _tell(reply, "cancelled", "Request cancelled by client")
+
+    async def _serve(self, call: Call, reply: Reply) -> None:
+        answer, observer = Answer(call), self._observers.start()
+        try:
+            request = await self._loop.run_in_executor(self._pool, self._request, call)
+            running = _Running(call, reply, self._engine.submit(request))
+        except EngineError as e:
+            _tell(reply, _kind(e), str(e))
+            return
+        except Exception:
+            log.exception("a request could not be started")
+            _tell(reply, "internal", "the request could not be started; the server's log has the reason")
+            return
+        self._running.add(running)
+        try:
+            async for event in running.generation:
+                observer.observe(0, event)
+                if isinstance(event, Finish):
+                    self._end(running, answer, event)
+                elif not running.stopped and (outputs := answer.piece(event)) is not None:
+                    reply.send(outputs, last=False)
+        except Exception:
+            log.exception("a response could not be sent")
+            _tell(reply, "internal", "a response could not be sent; the server's log has the reason")
+        finally:
+            self._running.discard(running)
+            running.generation.cancel()
+
+    def _end(self, running: _Running, answer: Answer, finish: Finish) -> None:
+        if finish.reason == "error":
+            running.reply.fail("internal", finish.error or "the engine failed on this request")
+        elif running.stopped:
+            running.reply.fail("cancelled", "Request cancelled by client")
+        elif finish.reason == "cancelled":
+            running.reply.fail("unavailable", "the model is being unloaded")
+        else:
+            running.reply.send(answer.last(finish), last=True)
+
+    def _request(self, call: Call) -> GenerationRequest:
+        """The engine's request. Runs in the pool; raises RequestError."""
+        manifest, encode = self._engine.manifest, self._tokenizer.encode
+        prompt = encode(call.text, add_bos=manifest.tokenizer.add_bos).tolist()
+        prediction = encode(call.prediction, allow_special=False).tolist() if call.prediction else []
+        params = call.params
+        room = manifest.limits.max_seq_len - len(prompt)
+        if not call.max_tokens_asked and room > 0:
+            # The default is no more than there is room for; what was asked for is the engine's to check.
+            params = params.model_copy(update={"max_tokens": min(params.max_tokens or room, room)})
+        return GenerationRequest(
+            prompt, params, scope=call.scope, prediction=prediction, lookup=call.lookup, request_id=call.request_id
+        )
+
+    async def _watch_cancellation(self) -> None:
+        while True:
+            await asyncio.sleep(CANCEL_PERIOD)
+            for running in self._running:
+                if not running.stopped and running.reply.cancelled():
+                    running.stop()
+
+    async def _finish(self) -> None:
+        self._watch.cancel()
+        while self._tasks:
+            for running in self._running:
+                running.generation.cancel()
+            await asyncio.wait(self._tasks, timeout=CANCEL_PERIOD)
+
+
+def _kind(error: EngineError) -> Failure:
+    if isinstance(error, RequestError):
+        return "invalid"
+    return "unavailable" if isinstance(error, QueueFullError | EngineClosedError) else "internal"
+
+
+def _tell(reply: Reply, kind: Failure, message: str) -> None:
+    try:
+        reply.fail(kind, message)
+    except Exception:
+        log.exception("an error could not be sent")
