@@ -47,7 +47,10 @@ def test_help_shows_every_lookup_flag_with_default_and_range() -> None:
 
 
 def test_help_and_version_of_the_group() -> None:
-    assert {"serve", "generate", "chat"} <= set(run("--help")[1].split())
+    text = run("--help")[1]
+    assert {"serve", "generate", "chat"} <= set(text.split())
+    # The default command's flags are what most people look for.
+    assert "--prompt-lookup-max-drafts" in text and "--drain-timeout" in text
     assert run("--version")[1].startswith("trtserve")
 
 

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import signal
-import threading
 
 import pytest
 
 from trtserve.cli.display import Screen, summary
-from trtserve.engine.protocol import GenerationRequest
+from trtserve.engine.protocol import GenerationRequest, Source
 
 from .scripted import ScriptedEngine
 
 
 def test_an_interrupt_cancels_the_answer_and_not_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine()
-    main = threading.main_thread().ident
-    assert main is not None
 
-    def interrupt() -> None:
-        assert engine.stuck.acquire(timeout=10)
-        signal.pthread_kill(main, signal.SIGINT)
+    class Interrupted(Screen):
+        def write(self, text: str, source: Source | None = None) -> None:
+            super().write(text, source)
+            signal.raise_signal(signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    text, finish = Screen(color=False).stream(engine.submit(GenerationRequest(prompt=list(b"SLOW and long enough"))))
-    thread.join()
+    asked = GenerationRequest(prompt=list(b"SLOW and long enough"))
+    text, finish = Interrupted(color=False).stream(engine.submit(asked))
     assert finish.reason == "cancelled"
     assert text and "SLOW and long enough".startswith(text)
     assert capsys.readouterr().out == text
     assert engine.wait_idle()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     # The next answer is as good as any.
     _, finish = Screen(color=False).stream(engine.submit(GenerationRequest(prompt=list(b"fine"))))
     assert finish.reason == "stop" and "4 tokens in 2 rounds, 2.00 a round" in summary(finish.stats)

@@ -22,6 +22,13 @@ class _DefaultServe(click.Group):
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The group's own options and commands, then those of the default command."""
+        super().format_options(ctx, formatter)
+        rows = [row for option in serve.get_params(ctx) if (row := option.get_help_record(ctx)) is not None]
+        with formatter.section("Options of serve"):
+            formatter.write_dl(rows)
+
 
 @click.group(
     cls=_DefaultServe,

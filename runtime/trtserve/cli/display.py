@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import click
 
-from trtserve.engine.protocol import SOURCES, Finish, Generation, GenerationStats, Source
+from trtserve.engine.protocol import SOURCES, EngineError, Finish, Generation, GenerationStats, Source
 
 COLOURS: Final[Mapping[Source, str]] = {
     "history": "green",
@@ -42,31 +43,30 @@ class Screen:
         return "  ".join(click.style(source, fg=COLOURS[source]) for source in SOURCES) if self._color else ""
 
     def stream(self, generation: Generation) -> tuple[str, Finish]:
-        """Write a generation as it comes. Ctrl-C cancels it, and its end comes back as ``cancelled``."""
-        text: list[str] = []
-        finish = None
-        while finish is None:
-            # An interrupted iterator is at its end; the rest of the generation is read through a new one.
-            with _cancel_on_interrupt(generation):
-                finish = self._follow(generation, text)
-        return "".join(text), finish
+        """Write a generation as it comes. Ctrl-C cancels it, and its end comes back as ``cancelled``.
 
-    def _follow(self, generation: Generation, text: list[str]) -> Finish | None:
-        for event in generation:
-            if isinstance(event, Finish):
-                return event
-            text.append(event.text)
-            for piece, source in event.spans or ((event.text, None),):
-                self.write(piece, source)
-        return None
+        For the main thread: it handles SIGINT meanwhile.
+        """
+        text: list[str] = []
+        with _cancel_on_interrupt(generation):
+            for event in generation:
+                if isinstance(event, Finish):
+                    return "".join(text), event
+                text.append(event.text)
+                for piece, source in event.spans or ((event.text, None),):
+                    self.write(piece, source)
+        raise EngineError("the generation ended without a finish")
 
 
 @contextlib.contextmanager
 def _cancel_on_interrupt(generation: Generation) -> Iterator[None]:
+    # A handler and not KeyboardInterrupt, which could strike between taking an event and using it: a lost Finish
+    # would leave the reader waiting for ever.
+    before = signal.signal(signal.SIGINT, lambda number, frame: generation.cancel())
     try:
         yield
-    except KeyboardInterrupt:
-        generation.cancel()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def summary(stats: GenerationStats) -> str:
