@@ -126,6 +126,12 @@ def test_the_weights_digest_is_of_the_weights_and_not_of_the_plan() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_a_plugin_that_rtx_cannot_have_becomes_layers_and_says_why(trt: Any, tmp_path: Path) -> None:
+    output, progress = build(tmp_path, recipe_of(target={"acceptance": "plugin"}))
+    assert output.target_info["acceptance"] == "layers"
+    assert any(note.startswith("acceptance by layers: TensorRT-RTX has no plugin") for note in progress.notes)
+
+
 @pytest.mark.parametrize("targets", [[86], [75, 120, 121]])
 def test_plans_for_named_compute_capabilities(trt: Any, tmp_path: Path, targets: list[int]) -> None:
     output, _ = build(tmp_path, recipe_of(target={"compute_capability": targets}))

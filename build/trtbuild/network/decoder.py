@@ -8,7 +8,7 @@ runtime aligns a causal mask with a padded cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,10 @@ from trtserve.rope import tables
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
+#: From (graph, hidden, logits, token_ids, head_rows, num_rows) to the verdict: see ``acceptance.add_acceptance``.
+Acceptance = Callable[[Graph, ITensor, ITensor, ITensor, ITensor, ITensor], ITensor]
+
+
 @dataclass(frozen=True)
 class NetworkShape:
     """What of a network is fixed when it is built, beside the model."""
@@ -31,6 +35,8 @@ class NetworkShape:
     """S of the caches, scratch included."""
     fold_groups: bool = True
     """Query heads that share a key head become rows of it, so keys are not repeated for each of them."""
+    acceptance: Acceptance = add_acceptance
+    """Native layers, or ``plugin_acceptance.add_plugin_acceptance``."""
 
 
 def build_decoder(
@@ -103,7 +109,7 @@ class _Decoder:
         head = "embed" if config.tie_word_embeddings else "lm_head"
         logits = g.cast(g.matmul_transposed(x, self._weight(head, rank=3)), torch.float32)  # [B, L, V]
 
-        verdict = add_acceptance(g, x, logits, self.token_ids, head_rows, num_rows)
+        verdict = self.shape.acceptance(g, x, logits, self.token_ids, head_rows, num_rows)
         g.output(verdict, io.VERDICT, torch.int32)
         g.output(g.take(logits, logit_rows, 1), io.LOGITS, torch.float32)
         return g

@@ -40,6 +40,11 @@ class TensorRTOptions(Section):
         description="tensorrt_rtx builds on any machine for consumer and workstation GPUs; tensorrt builds for the GPU "
         "of this machine, Hopper included",
     )
+    acceptance: Literal["layers", "plugin"] = Field(
+        default="layers",
+        description="what accepts drafts inside the engine: native layers, or with runtime tensorrt the CUDA kernels "
+        "as a plugin compiled into it",
+    )
     compute_capability: tuple[int, ...] = Field(
         default=(),
         description="GPUs an RTX plan is for, as 10 * major + minor (75, 80, 86, 89, 120, 121); empty: all but 75",
@@ -115,9 +120,12 @@ class TensorRTTarget(Target):
         return free_memory()
 
     def build(self, inputs: BuildInput, out: Path, progress: Progress) -> BuildOutput:
+        from trtbuild.network.acceptance import add_acceptance
         from trtbuild.network.activation import folding_is_smaller, predict_activation
         from trtbuild.network.decoder import NetworkShape
         from trtbuild.network.plan import build_plan, load_runtime
+        from trtbuild.network.plugin_acceptance import add_plugin_acceptance
+        from trtplugins.tensorrt_plugin import choose_acceptance
 
         recipe, config = inputs.recipe, inputs.config
         options = recipe.options(TensorRTOptions)
@@ -125,6 +133,10 @@ class TensorRTTarget(Target):
         tiers = plan_tiers(recipe.limits, recipe.speculative)
         positions, profiles = io.cache_positions(recipe.limits, tiers), io.profiles_for(tiers)
         fold = folding_is_smaller(config, profiles, positions)
+        choice = choose_acceptance(options.runtime, options.acceptance)
+        if choice.kind != options.acceptance:
+            progress.note(f"acceptance by {choice.kind}: {choice.reason}")
+        acceptance = add_plugin_acceptance if choice.kind == "plugin" else add_acceptance
         weights, digest = read_weights(inputs, progress)
         with progress.bar(f"{options.runtime} engine", 1000) as advance:
             shown = 0
@@ -138,7 +150,7 @@ class TensorRTTarget(Target):
                 trt,
                 config,
                 weights,
-                NetworkShape(positions, fold),
+                NetworkShape(positions, fold, acceptance),
                 profiles,
                 compute_capability=options.compute_capability,
                 report=report,
@@ -158,6 +170,7 @@ class TensorRTTarget(Target):
             compute_capability=options.compute_capability,
             cache_positions=positions,
             fold_groups=fold,
+            acceptance="plugin" if choice.kind == "plugin" else "layers",
             profiles=profiles,
             activation_bytes=plan.activation_bytes,
             predicted_activation_bytes=predicted,

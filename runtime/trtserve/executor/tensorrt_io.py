@@ -89,6 +89,8 @@ class PlanInfo(_Record):
     """S: positions of one slot, scratch included."""
     fold_groups: bool
     """Whether the query heads of a group are rows of one key head, instead of keys repeated for each."""
+    acceptance: Literal["layers", "plugin"] = "layers"
+    """What computes the verdict."""
     profiles: tuple[Profile, ...]
     """In the plan's order."""
     activation_bytes: tuple[int, ...] = ()
