@@ -7,8 +7,9 @@ import gc
 import threading
 from collections.abc import Callable
 
+from trtserve.engine.generation import LocalGeneration, deliver
 from trtserve.engine.local import LocalEngine
-from trtserve.engine.protocol import Completion, Finish, Generation, GenerationRequest
+from trtserve.engine.protocol import Completion, Finish, Generation, GenerationRequest, GenerationStats
 from trtserve.sampling import SamplingParams
 
 from .toy import ToyExecutor, collect, ids, reference, token_ids
@@ -35,6 +36,29 @@ def test_many_readers_on_one_loop(make_engine: Make) -> None:
 
     for prompt, done in zip(PROMPTS * 8, asyncio.run(main()), strict=True):
         assert token_ids(done) == reference(prompt, GREEDY)
+
+
+def test_an_event_that_comes_just_before_the_reader_waits_is_not_lost() -> None:
+    generation = LocalGeneration(GenerationRequest(PROMPTS[0], GREEDY), lambda: None)
+    finish = Finish("length", GenerationStats(1, 0, 0, 0, {}))
+
+    async def main() -> list[object]:
+        loop = asyncio.get_running_loop()
+        create_future = loop.create_future
+
+        def deliver_and_create() -> asyncio.Future[None]:
+            # The reader found nothing and has not shown yet that it waits: the scheduler wakes nobody.
+            loop.create_future = create_future  # type: ignore[method-assign]
+            deliver([(generation, finish)])
+            return create_future()
+
+        async def read() -> list[object]:
+            loop.create_future = deliver_and_create  # type: ignore[method-assign]
+            return [event async for event in generation]
+
+        return await asyncio.wait_for(read(), 10)
+
+    assert asyncio.run(main()) == [finish]
 
 
 def test_several_loops_and_threads_at_once(make_engine: Make) -> None:

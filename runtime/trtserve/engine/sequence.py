@@ -142,7 +142,7 @@ class Sequence:
         limit = min(len(tokens), self.budget - first)
         kept, ending = limit, None
         if end_tokens or stop_tokens:
-            for i in range(max(params.min_tokens - first, 0), limit):
+            for i in range(limit):
                 if tokens[i] in end_tokens or tokens[i] in stop_tokens:
                     kept, ending = i + 1, Ending("stop", tokens[i])
                     break

@@ -1,0 +1,420 @@
+"""The engine over TensorRT-LLM's own executor (1.3 and later): its scheduler and kernels, our drafts, text and accounts.
+
+One thread runs an event loop that owns every sequence. A request is a task on it: it hands the tokens to
+``LLM.generate_async`` and reads what comes back. Each piece that comes back is one or more rounds; the drafter's
+announcements say where one ends and which of its tokens were drafts (see ``feed``). Stop strings, end tokens and the
+budget are judged here, by the same code as for every target; what TensorRT-LLM generated beyond them is dropped and its
+request aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Mapping
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from trtserve.engine.drafting import TextTokenizer
+from trtserve.engine.emit import TextStream
+from trtserve.engine.generation import LocalGeneration, deliver
+from trtserve.engine.protocol import (
+    Delta,
+    EngineClosedError,
+    EngineMetrics,
+    Finish,
+    FinishReason,
+    GenerationRequest,
+    QueueFullError,
+    RequestError,
+    Source,
+    TokenOut,
+)
+from trtserve.engine.requests import check_parameter_tokens, output_budget, token_array
+from trtserve.engine.sequence import Ending, Sequence
+from trtserve.engine.stats import EngineStats, Gauges, Turn
+from trtserve.engine.tensorrt_llm import sampling
+from trtserve.engine.tensorrt_llm.batch_drafts import common_prefix
+from trtserve.engine.tensorrt_llm.feed import FeedReader
+from trtserve.engine.tensorrt_llm.scopes import Salts
+from trtserve.engine_dir import Manifest
+from trtserve.sampling import SamplingState
+
+_log = logging.getLogger(__name__)
+
+
+class PyTorchEngine:
+    """``engine.protocol.Engine`` over a ``tensorrt_llm.LLM``.
+
+    Args:
+        llm: the model, loaded; this closes it.
+        package: the ``tensorrt_llm`` package ``llm`` is of.
+        feed: where our drafter announces its rounds; None without it.
+        chain: drafts of a round, where TensorRT-LLM's own drafter makes them; counted as source ``model``.
+        adapters: name to (number, path) of each LoRA adapter that a request's scope may name.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        package: Any,
+        tokenizer: TextTokenizer,
+        manifest: Manifest,
+        salts: Salts,
+        *,
+        feed: FeedReader | None = None,
+        chain: int = 0,
+        adapters: Mapping[str, tuple[int, str]] | None = None,
+        max_queue: int = 256,
+    ) -> None:
+        if max_queue < 1:
+            raise ValueError(f"max_queue is {max_queue}; allowed: 1 or more")
+        self.manifest = manifest
+        self._llm = llm
+        self._package = package
+        self._tokenizer = tokenizer
+        self._salts = salts
+        self._feed = feed
+        self._chain = chain
+        self._adapters = dict(adapters or {})
+        self._max_queue = max_queue
+        self._vocab_size = manifest.model.vocab_size
+
+        # Shared with other threads.
+        self._state = threading.Condition()
+        self._unfinished: set[Sequence] = set()
+        self._draining = False
+        self._closed = False
+        self._service_time = 1.0
+        limits = manifest.limits
+        self._stats = EngineStats(limits.max_batch_size * limits.max_seq_len)
+
+        # The loop's own.
+        self._running: dict[Sequence, Any] = {}
+        self._cancelled: set[Sequence] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rounds_seen = 0
+
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="trtserve-tensorrt-llm", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    # ---- any thread -------------------------------------------------------------------------------------------------
+
+    @property
+    def healthy(self) -> bool:
+        """Whether requests can be expected to be served."""
+        return self._thread.is_alive() and not self._closed
+
+    def submit(self, request: GenerationRequest) -> LocalGeneration:
+        """Queue a request, from any thread. Raises RequestError, QueueFullError or EngineClosedError at once."""
+        prompt = token_array(request.prompt, self._vocab_size, "prompt")
+        prediction = token_array(request.prediction, self._vocab_size, "prediction")
+        check_parameter_tokens(request, self._vocab_size)
+        sampling.check(request, "pytorch")
+        if request.scope.adapter and request.scope.adapter not in self._adapters:
+            raise RequestError(
+                f"adapter {request.scope.adapter!r} is unknown; allowed: {', '.join(self._adapters) or 'none'}", "model"
+            )
+        limits = self.manifest.limits
+        sequence = Sequence(request, prompt, prediction, output_budget(request, len(prompt), limits.max_seq_len))
+        sequence.generation = LocalGeneration(request, partial(self._post, self._cancel, sequence))
+        with self._state:
+            if self._draining or self._closed:
+                raise EngineClosedError("the engine is shutting down and takes no new requests")
+            if len(self._unfinished) >= self._max_queue + limits.max_batch_size:
+                retry = min(max(math.ceil(self._service_time / limits.max_batch_size), 1), 60)
+                raise QueueFullError(f"{self._max_queue} requests are waiting already; the queue is full", retry)
+            self._unfinished.add(sequence)
+            self._post(self._start, sequence)
+        return sequence.generation
+
+    def metrics(self) -> EngineMetrics:
+        """A snapshot. Running are requests of which TensorRT-LLM sent a token; it does not tell of the others."""
+        snapshot = self._stats.snapshot(0)
+        with self._state:
+            snapshot["requests_waiting"] = max(len(self._unfinished) - snapshot["requests_running"], 0)
+        return snapshot
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Refuse new requests and wait for running ones. False when ``timeout`` seconds passed first; then they are
+        cancelled."""
+        with self._state:
+            self._draining = True
+            if self._state.wait_for(lambda: not self._unfinished, timeout):
+                return True
+            for sequence in self._unfinished:
+                self._post(self._cancel, sequence)
+            return False
+
+    def close(self) -> None:
+        """Cancel what runs and free everything. A second call does nothing."""
+        with self._state:
+            first = not self._closed
+            self._closed = True
+        if first:
+            self._post(self._shut_down)
+        self._thread.join()
+        atexit.unregister(self.close)
+
+    def _post(self, call: Any, *arguments: Any) -> None:
+        # After the loop's end there is nothing left to cancel.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    # ---- the loop's thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            with self._state:
+                self._closed = True
+            self._loop.close()
+
+    def _shut_down(self) -> None:
+        for sequence in list(self._unfinished):
+            self._cancel(sequence)
+        self._loop.create_task(self._finish_up())
+
+    async def _finish_up(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        try:
+            # The executor's shutdown waits for its workers.
+            await asyncio.to_thread(self._llm.shutdown)
+        except Exception:
+            _log.exception("TensorRT-LLM could not be shut down")
+        if self._feed is not None:
+            self._feed.close()
+        self._loop.stop()
+
+    def _start(self, sequence: Sequence) -> None:
+        task = self._loop.create_task(self._serve(sequence))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self, sequence: Sequence) -> None:
+        if sequence.done:
+            return
+        self._cancelled.add(sequence)
+        result = self._running.get(sequence)
+        if result is not None:
+            self._abort(result)
+
+    def _abort(self, result: Any) -> None:
+        try:
+            result.abort()
+        except Exception:
+            _log.exception("a request could not be aborted")
+
+    async def _serve(self, sequence: Sequence) -> None:
+        """One request, from its submission to its Finish."""
+        try:
+            if sequence in self._cancelled:
+                self._end(sequence, "cancelled")
+                return
+            self._prepare(sequence)
+            result = self._generate(sequence)
+        except Exception as e:
+            _log.exception("request %s could not be started", sequence.request.request_id)
+            self._end(sequence, "error", error=f"the request could not be started: {e}")
+            return
+        self._running[sequence] = result
+        try:
+            async for _ in result:
+                if not sequence.done:
+                    self._read(sequence, result)
+            if not sequence.done:
+                self._close_generation(sequence, result)
+        except Exception as e:
+            _log.exception("request %s failed", sequence.request.request_id)
+            if not sequence.done:
+                self._end(sequence, "error", error=f"TensorRT-LLM failed: {e}")
+        finally:
+            self._running.pop(sequence, None)
+            self._cancelled.discard(sequence)
+            if self._feed is not None:
+                self._feed.forget(result.request_id)
+
+    def _prepare(self, sequence: Sequence) -> None:
+        request = sequence.request
+        ends = () if request.params.ignore_eos else self.manifest.tokenizer.eos_token_ids
+        sequence.end_tokens = frozenset(ends)
+        sequence.sampling = SamplingState.start(
+            request.params, sequence.prompt, self._vocab_size, (*ends, *request.params.stop_token_ids)
+        )
+        sequence.text = TextStream(
+            self._tokenizer.stream_decoder(), request.params.stop, request.params.include_stop_str_in_output
+        )
+        sequence.prefilled = sequence.prompt_len - 1
+
+    def _generate(self, sequence: Sequence) -> Any:
+        request = sequence.request
+        salt, _ = self._salts.salt(request.scope, lookup=request.lookup)
+        adapter = self._adapters.get(request.scope.adapter)
+        lora = None
+        if adapter is not None:
+            number, path = adapter
+            lora = self._package.llmapi.LoRARequest(request.scope.adapter, number, path)
+        return self._llm.generate_async(
+            sequence.prompt.tolist(),
+            sampling_params=sampling.llm_sampling(self._package.SamplingParams, sequence, self._vocab_size),
+            lora_request=lora,
+            streaming=True,
+            cache_salt=salt,
+        )
+
+    def _read(self, sequence: Sequence, result: Any) -> None:
+        """Take the tokens that came, round by round, until one ends the sequence."""
+        output = result.outputs[0]
+        first, tokens = sequence.num_output, output.token_ids
+        if self._feed is not None:
+            self._feed.drain()
+        now = perf_counter()
+        if sequence.first_round_at is None and len(tokens) > first:
+            sequence.admitted_at = sequence.submitted_at
+            sequence.prefill_time = now - sequence.submitted_at
+            sequence.first_round_at = now
+            sequence.cached_tokens = int(getattr(result, "cached_tokens", 0) or 0)
+            self._count(Turn(prompt_tokens=sequence.prompt_len, cached_tokens=sequence.cached_tokens))
+        sequence.last_round_at = now
+        while not sequence.done and sequence.num_output < len(tokens):
+            self._read_round(sequence, result, tokens, output.logprobs)
+        if sequence.done and not result.finished:
+            self._abort(result)
+
+    def _read_round(self, sequence: Sequence, result: Any, tokens: list[int], logprobs: Any) -> None:
+        start = sequence.num_output
+        source, drafts, end = self._round_at(sequence, result, start, tokens)
+        new = tokens[start:end]
+        accepted = min(common_prefix(new, drafts), len(new)) if drafts else 0
+        if source == "model":
+            accepted = len(new) - 1
+        kept, ending = sequence.walk(new, source, accepted)
+        accepted = min(accepted, kept)
+        committed = np.asarray(new[:kept], np.int32)
+        sequence.append(committed)
+        sequence.rounds += 1
+        turn = Turn(generation_tokens=kept, round_sequences=1, rounds=self._new_rounds())
+        proposed = self._chain if source == "model" else len(drafts)
+        if source is not None and proposed:
+            sequence.proposed[source] += proposed
+            sequence.accepted[source] += accepted
+            turn.copies.append((source, proposed, accepted))
+        self._note_drafter(sequence, result, turn)
+        spans = sequence.text.take()
+        delta = Delta(
+            text="".join(text for text, _ in spans),
+            tokens=tuple(
+                _token_out(token, source if i < accepted else None, _entry(logprobs, start + i), sequence)
+                for i, token in enumerate(new[:kept])
+            ),
+            spans=spans,
+        )
+        self._count(turn)
+        deliver([(sequence.generation, delta)])
+        if ending is not None:
+            self._end(sequence, ending.reason, ending)
+
+    def _round_at(
+        self, sequence: Sequence, result: Any, start: int, tokens: list[int]
+    ) -> tuple[Source | None, tuple[int, ...], int]:
+        """(source, drafts, end) of the round that began after ``start`` output tokens."""
+        rest = len(tokens)
+        if self._feed is None:
+            # TensorRT-LLM's own drafter: of a round's tokens all but the last were drafts. The first token has none.
+            return ("model" if self._chain and start else None), (), rest
+        announced = self._feed.take(result.request_id, start)
+        if announced is None:
+            following = self._feed.next_start(result.request_id, start)
+            return None, (), rest if following is None else min(following, rest)
+        end = start + common_prefix(tokens[start:], announced.drafts) + 1
+        source: Source | None = announced.source  # type: ignore[assignment]
+        return source, announced.drafts, min(end, rest)
+
+    def _close_generation(self, sequence: Sequence, result: Any) -> None:
+        """TensorRT-LLM ended a generation that nothing here did."""
+        reason = result.outputs[0].finish_reason
+        if sequence in self._cancelled or reason == "cancelled":
+            self._end(sequence, "cancelled")
+        elif reason in ("stop", "length"):
+            stop = sequence.last_token if reason == "stop" and sequence.num_output else None
+            self._end(sequence, reason, Ending(reason, stop))
+        else:
+            self._end(sequence, "error", error=f"TensorRT-LLM ended the request: {reason}")
+
+    def _new_rounds(self) -> int:
+        """Forwards since the last call: one announcement each, or without a drafter one for each sequence's round."""
+        if self._feed is None:
+            return 1
+        new = self._feed.rounds_total - self._rounds_seen
+        self._rounds_seen = self._feed.rounds_total
+        return new
+
+    def _note_drafter(self, sequence: Sequence, result: Any, turn: Turn) -> None:
+        latest = None if self._feed is None else self._feed.latest(result.request_id)
+        if latest is not None:
+            sequence.window, sequence.backing_off = latest.window, latest.backing_off
+            turn.rounds_skipped += max(latest.rounds_skipped - sequence.rounds_skipped, 0)
+            sequence.rounds_skipped = max(latest.rounds_skipped, sequence.rounds_skipped)
+
+    def _end(
+        self, sequence: Sequence, reason: FinishReason, ending: Ending | None = None, error: str | None = None
+    ) -> None:
+        sequence.done = True
+        self._cancelled.discard(sequence)
+        if ending is not None and sequence.num_output and sequence.text.finish(False) is None:
+            spans = sequence.text.take()
+            if spans:
+                text = "".join(t for t, _ in spans)
+                deliver([(sequence.generation, Delta(text=text, tokens=(), spans=spans))])
+        self._service_time += 0.2 * (perf_counter() - sequence.submitted_at - self._service_time)
+        finish = Finish(reason, sequence.stats(), stop=None if ending is None else ending.stop, error=error)
+        self._count(Turn(finished=[reason]))
+        deliver([(sequence.generation, finish)])
+        with self._state:
+            self._unfinished.discard(sequence)
+            self._state.notify_all()
+
+    def _count(self, turn: Turn) -> None:
+        gauges = Gauges()
+        windows = drafting = 0
+        for sequence in self._running:
+            if sequence.done or sequence.first_round_at is None:
+                continue
+            gauges.requests_running += 1
+            gauges.kv_tokens_used += sequence.length
+            if sequence.window:
+                drafting += 1
+                windows += sequence.window
+                gauges.sequences_backing_off += sequence.backing_off
+        gauges.mean_window = windows / drafting if drafting else 0.0
+        if self._feed is not None:
+            shared = self._feed.shared
+            gauges.shared_cache_bytes = shared.bytes
+            gauges.shared_cache_budget_bytes = shared.budget
+            gauges.shared_cache_scopes = shared.scopes
+            gauges.shared_cache_evictions_total = shared.evictions
+        self._stats.add(turn, gauges)
+
+
+def _entry(logprobs: Any, index: int) -> Any:
+    return logprobs[index] if logprobs and index < len(logprobs) else None
+
+
+def _token_out(token: int, source: Source | None, entry: Any, sequence: Sequence) -> TokenOut:
+    """One token. ``entry``: TensorRT-LLM's mapping of token to log-probability at its position."""
+    if entry is None or sequence.params.logprobs is None or token not in entry:
+        return TokenOut(token, source)
+    ranked = sorted(((t, float(e.logprob)) for t, e in entry.items()), key=lambda pair: (-pair[1], pair[0]))
+    return TokenOut(token, source, float(entry[token].logprob), tuple(ranked[: sequence.params.logprobs]))
