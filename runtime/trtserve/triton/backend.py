@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from trtserve.triton.response import Outputs
     from trtserve.triton.serving import Failure, Serving
 
-_ERRORS = {
-    "invalid": pb_utils.TritonError.INVALID_ARG,
-    "unavailable": pb_utils.TritonError.UNAVAILABLE,
-    "cancelled": pb_utils.TritonError.CANCELLED,
-    "internal": pb_utils.TritonError.INTERNAL,
+#: Names in pb_utils.TritonError, which Triton adds to its module only after this one is loaded.
+_ERROR_CODES: dict[Failure, str] = {
+    "invalid": "INVALID_ARG",
+    "unavailable": "UNAVAILABLE",
+    "cancelled": "CANCELLED",
+    "internal": "INTERNAL",
 }
 _INPUT_NAMES = tuple(spec.name for spec in INPUTS)
 _OUTPUT_NAMES = frozenset(spec.name for spec in OUTPUTS)
@@ -42,7 +43,7 @@ class TritonReply:
         self._sender.send(pb_utils.InferenceResponse(tensors), flags=flags)
 
     def fail(self, kind: Failure, message: str) -> None:
-        error = pb_utils.TritonError(message, _ERRORS[kind])
+        error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, _ERROR_CODES[kind]))
         self._sender.send(pb_utils.InferenceResponse(error=error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def cancelled(self) -> bool:

@@ -61,7 +61,7 @@ class Observers(Protocol):
     def start(self) -> Observer: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class _Running:
     call: Call
     reply: Reply
@@ -119,17 +119,18 @@ class Serving:
         _tell(reply, "cancelled", "Request cancelled by client")
 
     async def _serve(self, call: Call, reply: Reply) -> None:
-        answer, observer = Answer(call), self._observers.start()
+        """One request, from its text to its last response. Whatever happens, it is answered: Triton would wait."""
         try:
+            answer, observer = Answer(call), self._observers.start()
             request = await self._loop.run_in_executor(self._pool, self._request, call)
-            running = _Running(call, reply, self._engine.submit(request))
+            await self._follow(_Running(call, reply, self._engine.submit(request)), answer, observer)
         except EngineError as e:
             _tell(reply, _kind(e), str(e))
-            return
         except Exception:
-            log.exception("a request could not be started")
-            _tell(reply, "internal", "the request could not be started; the server's log has the reason")
-            return
+            log.exception("a request failed")
+            _tell(reply, "internal", "the request failed inside the server, whose log has the reason")
+
+    async def _follow(self, running: _Running, answer: Answer, observer: Observer) -> None:
         self._running.add(running)
         try:
             async for event in running.generation:
@@ -137,10 +138,7 @@ class Serving:
                 if isinstance(event, Finish):
                     self._end(running, answer, event)
                 elif not running.stopped and (outputs := answer.piece(event)) is not None:
-                    reply.send(outputs, last=False)
-        except Exception:
-            log.exception("a response could not be sent")
-            _tell(reply, "internal", "a response could not be sent; the server's log has the reason")
+                    running.reply.send(outputs, last=False)
         finally:
             self._running.discard(running)
             running.generation.cancel()
