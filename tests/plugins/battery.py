@@ -29,6 +29,7 @@ def cases(emulated: Emulated) -> list[Callable[[], None]]:
         lambda: kernels.test_all_tokens_tied(emulated),
         lambda: kernels.test_every_accepted_count(emulated, 3),
         lambda: kernels.test_the_edges_of_what_is_kept(emulated),
+        lambda: kernels.test_a_ban_holds_for_infinity_and_nan(emulated),
         lambda: kernels.test_penalties_see_the_drafts_before_the_row(emulated),
         lambda: kernels.test_commit_appends_what_was_accepted_and_counts_it(emulated),
         lambda: kernels.test_padded_candidates_decide_as_ragged_rows_do(emulated),

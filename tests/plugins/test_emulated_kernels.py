@@ -159,6 +159,23 @@ def test_penalties_see_the_drafts_before_the_row(emulated: Emulated) -> None:
     assert result.targets.tolist() == [0, 1, 2, 0, 0]
     assert counts.tolist() == [0, 0, PROMPT_BIT, 0], "counts are read, not changed"
 
+    arrays = sampling_arrays(1, frequency_penalty=0.2, counts=np.uint64(counts.ctypes.data))
+    tokens = np.array([3, 0, 0, 0, 0], np.int32)
+    result = emulated.accept(logits, zero, zero + 5, tokens, pack_sampling(arrays, 1), threads=32)
+    assert result.targets.tolist() == [0, 0, 0, 1, -1], "each occurrence among the drafts counts"
+
+
+def test_a_ban_holds_for_infinity_and_nan(emulated: Emulated) -> None:
+    logits = np.array([[1.0, np.inf, np.nan, 0.5]], np.float32)
+    one, tokens, values = np.ones(1, np.int32), np.array([1, 2], np.int32), np.full(2, -np.inf, np.float32)
+    by_bias = {"bias_tokens": tokens.ctypes.data, "bias_values": values.ctypes.data, "num_bias": 2}
+    by_list = {"ban_tokens": tokens.ctypes.data, "num_ban": 2, "ban_rows": 1}
+    mask = np.array([0b1001], np.uint32)
+    for fields in (by_bias, by_list, {"mask": mask.ctypes.data}):
+        packed = pack_sampling(sampling_arrays(1, **fields), 1)
+        result = emulated.accept(logits, one * 0, one, one, packed, threads=32)
+        assert (result.next.tolist(), result.failed.tolist()) == ([0], [False])
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
@@ -216,26 +233,21 @@ def test_padded_candidates_decide_as_ragged_rows_do(emulated: Emulated) -> None:
 
 def test_commit_appends_what_was_accepted_and_counts_it(emulated: Emulated) -> None:
     max_len, vocab = 12, 20
-    history = np.zeros((4, max_len), np.int32)
-    lengths = np.array([3, 5, 11, 4], np.int32)
+    history = np.zeros((5, max_len), np.int32)
+    lengths = np.array([3, 5, 11, 4, 10], np.int32)
     before = history.copy()
     counts = np.zeros(vocab, np.int32)
-    arrays = sampling_arrays(4, position=np.array([3, 5, 11, 4]))
+    arrays = sampling_arrays(5, position=lengths)
     arrays.counts[0] = counts.ctypes.data
-    packed = pack_sampling(arrays, 4)
-    targets = np.array([[7, 7, 9], [4, -1, -1], [5, 6, -1], [-1, -1, -1]], np.int32)
-    accepted = np.array([2, 0, 1, 0], np.int32)  # the third has no room, the fourth failed
-    row_start, num_rows = np.arange(0, 12, 3, dtype=np.int32), np.full(4, 3, np.int32)
-    emulated.launch(
-        "tl_commit",
-        (4,),
-        32,
-        [row_start, num_rows, targets, accepted, history, np.int32(max_len), lengths, packed],
-    )
-    assert lengths.tolist() == [6, 6, 11, 4]
-    before[0, 3:6], before[1, 5] = [7, 7, 9], 4
+    packed = pack_sampling(arrays, 5)
+    targets = np.array([[7, 7, 9], [4, -1, -1], [5, 6, -1], [-1, -1, -1], [1, 2, -1]], np.int32)
+    accepted = np.array([2, 0, 1, 0, 1], np.int32)  # the third has no room, the fourth failed, the fifth just fits
+    row_start, num_rows = np.arange(0, 15, 3, dtype=np.int32), np.full(5, 3, np.int32)
+    arguments = [row_start, num_rows, targets, accepted, history, np.int32(max_len), lengths, packed]
+    emulated.launch("tl_commit", (5,), 32, arguments)
+    assert lengths.tolist() == packed["position"].tolist() == [6, 6, 11, 4, 12]
+    before[0, 3:6], before[1, 5], before[4, 10:] = [7, 7, 9], 4, [1, 2]
     assert np.array_equal(history, before)
-    assert packed["position"].tolist() == [6, 6, 11, 4]
     assert {t: int(c) for t, c in enumerate(counts) if c} == {7: 2, 9: 1}
 
 
