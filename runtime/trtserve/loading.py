@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from trtserve import engine_dir
 from trtserve.engine.local import LocalEngine
+from trtserve.engine.protocol import Engine
 from trtserve.engine_dir import Manifest
 from trtserve.executor.base import Executor, ExecutorError
 from trtserve.lookup.drafter import Drafter
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 class Loaded(NamedTuple):
     """A running engine and what speaks its language."""
 
-    engine: LocalEngine
+    engine: Engine
     tokenizer: Tokenizer
 
 
@@ -36,6 +37,11 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
     path = Path(directory)
     manifest = engine_dir.load(path)
     speculative = overrides.speculative(manifest)
+    if manifest.target == "tensorrt_llm":
+        from trtserve.engine.tensorrt_llm import open_engine
+
+        tokenizer = Tokenizer.load(path, manifest.tokenizer)
+        return Loaded(open_engine(path, manifest, overrides, speculative, tokenizer), tokenizer)
     if speculative.drafter != "none":
         raise ExecutorError(
             f"{path}: its drafter is {speculative.drafter}, which target {manifest.target} does not run in this "
@@ -83,10 +89,7 @@ def _load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Exec
         from trtserve.executor.tensorrt import TensorRTExecutor
 
         return TensorRTExecutor.load(path, manifest, device=_cuda_index(device))
-    raise ExecutorError(
-        f"{path}: target {manifest.target} brings its own scheduler and does not run on an executor; "
-        "allowed here: torch, tensorrt"
-    )
+    raise ExecutorError(f"{path}: target {manifest.target} does not run on an executor; allowed here: torch, tensorrt")
 
 
 def _cuda_index(device: str | None) -> int:

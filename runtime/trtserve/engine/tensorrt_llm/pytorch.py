@@ -49,6 +49,9 @@ from trtserve.sampling import SamplingState
 
 _log = logging.getLogger(__name__)
 
+#: How long a closing engine waits for TensorRT-LLM to confirm that its requests are cancelled.
+_SHUTDOWN_SECONDS = 30.0
+
 
 class PyTorchEngine:
     """``engine.protocol.Engine`` over a ``tensorrt_llm.LLM``.
@@ -188,7 +191,11 @@ class PyTorchEngine:
 
     async def _finish_up(self) -> None:
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            _, late = await asyncio.wait(self._tasks, timeout=_SHUTDOWN_SECONDS)
+            for task in late:
+                task.cancel()
+        for sequence in list(self._unfinished):
+            self._end(sequence, "cancelled")
         try:
             # The executor's shutdown waits for its workers.
             await asyncio.to_thread(self._llm.shutdown)

@@ -12,6 +12,7 @@ from typing import Any
 from trtserve.engine.protocol import GenerationRequest, RequestError
 from trtserve.engine.sequence import Sequence
 from trtserve.engine.tensorrt_llm.versions import Generation
+from trtserve.sampling import SamplingState
 
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -38,12 +39,12 @@ def check(request: GenerationRequest, generation: Generation) -> None:
         raise RequestError("adapters are not offered on target tensorrt_llm 1.2; allowed: none", "model")
 
 
-def choice(sequence: Sequence) -> dict[str, Any]:
+def choice(state: SamplingState, seed: int) -> dict[str, Any]:
     """How one token is chosen: the arguments that both generations' sampling settings share."""
-    params = sequence.params
+    params = state.params
     if params.greedy:
         return {"top_k": 1}
-    chosen: dict[str, Any] = {"temperature": params.temperature, "top_p": params.top_p, "seed": sequence.sampling.seed}
+    chosen: dict[str, Any] = {"temperature": params.temperature, "top_p": params.top_p, "seed": seed}
     if params.top_k:
         chosen["top_k"] = params.top_k
     if params.min_p:
@@ -51,9 +52,8 @@ def choice(sequence: Sequence) -> dict[str, Any]:
     return chosen
 
 
-def embedding_bias(sequence: Sequence, vocab_size: int) -> Any:
+def embedding_bias(state: SamplingState, vocab_size: int) -> Any:
     """The bias of every token as a float32 tensor ``[vocab_size]``; None without a bias."""
-    state = sequence.sampling
     if not len(state.bias_tokens):
         return None
     import torch
@@ -65,7 +65,7 @@ def embedding_bias(sequence: Sequence, vocab_size: int) -> Any:
 
 def llm_sampling(sampling_params: Any, sequence: Sequence, vocab_size: int) -> Any:
     """``tensorrt_llm.SamplingParams`` for a sequence. Text, stop strings and the last word on endings stay here."""
-    params = sequence.params
+    params, state = sequence.params, sequence.sampling
     ends = sorted(sequence.end_tokens)
     # A stop token of TensorRT-LLM's knows no min_tokens; then the other end tokens are left to this side.
     stops = [] if params.min_tokens else [*ends[1:], *params.stop_token_ids]
@@ -77,8 +77,8 @@ def llm_sampling(sampling_params: Any, sequence: Sequence, vocab_size: int) -> A
         # Otherwise the token that ended the output would be cut from it.
         include_stop_str_in_output=True,
         min_tokens=params.min_tokens or None,
-        embedding_bias=embedding_bias(sequence, vocab_size),
+        embedding_bias=embedding_bias(state, vocab_size),
         logprobs=None if params.logprobs is None else max(params.logprobs, 1),
         detokenize=False,
-        **choice(sequence),
+        **choice(state, state.seed),
     )

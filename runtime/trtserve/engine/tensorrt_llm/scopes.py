@@ -64,4 +64,6 @@ def find_hash() -> Callable[[str], int]:
         except (ImportError, AttributeError):
             continue
         return function
-    raise ExecutorError("TensorRT-LLM has no get_cache_salt_id where it was looked for; tenants could not be kept apart")
+    raise ExecutorError(
+        "TensorRT-LLM has no get_cache_salt_id where it was looked for; tenants could not be kept apart"
+    )
