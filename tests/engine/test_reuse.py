@@ -105,6 +105,37 @@ def test_choices_of_one_prompt_share_its_prefill(make_engine: Make) -> None:
     assert all(token_ids(d) == reference(prompt, GREEDY) for d in done)
 
 
+def test_a_burst_does_not_evict_the_prefix_before_it_is_copied(make_engine: Make) -> None:
+    engine = make_engine()
+    prompt = ids("abcdefghijkl")
+    ask(engine, prompt)
+    gate = threading.Event()
+    toy(engine).before_step = lambda batch: gate.wait(10) and None
+    running = engine.submit(GenerationRequest(ids("zz"), SamplingParams(temperature=0, max_tokens=1)))
+    # Admitted in one turn: the first finds the prefix in a slot that the last of them takes over.
+    burst = [engine.submit(GenerationRequest(p, GREEDY)) for p in (prompt, *map(ids, ("mnop", "qrst", "uvwx")))]
+    gate.set()
+    collect(running)
+    done = [collect(g) for g in burst]
+    assert cached(done[0]) == len(prompt) - 1 and token_ids(done[0]) == reference(prompt, GREEDY)
+
+
+def test_a_failed_copy_of_a_prefix_ends_that_sequence_alone(make_engine: Make) -> None:
+    engine = make_engine()
+    prompt = ids("abcdefghijkl")
+    ask(engine, prompt)
+    copy = toy(engine).copy_prefix
+
+    def fail(source: int, target: int, length: int) -> None:
+        raise RuntimeError("no copy")
+
+    toy(engine).copy_prefix = fail  # type: ignore[method-assign]
+    finish = collect(engine.submit(GenerationRequest(prompt, GREEDY))).finish
+    assert finish is not None and finish.reason == "error" and "no copy" in (finish.error or "")
+    toy(engine).copy_prefix = copy  # type: ignore[method-assign]
+    assert cached(ask(engine, prompt)) == len(prompt) - 1
+
+
 def test_a_prefix_shorter_than_copy_min_is_prefilled(make_engine: Make) -> None:
     engine = make_engine(copy_min=64)
     prompt = ids("abcdefghijklmnopqrstuvwxyz" * 2)

@@ -252,36 +252,26 @@ class LocalEngine:
                 continue
             sequence.slot, cached = self._slots.acquire(sequence, sequence.prompt)
             sequence.prefilled = sequence.cached_tokens = cached
-            self._start_drafter(sequence)
-            self._prefilling.append(sequence)
+            if self._for_prompt(sequence, self._copy_prefix):
+                self._start_drafter(sequence)
+                self._prefilling.append(sequence)
 
     def _prefill(self) -> None:
         """Prefill one chunk's worth of tokens: of the first sequence in line, then of those that fit whole beside."""
         room = self.info.prefill_chunk
         while self._prefilling:
             sequence = self._prefilling[0]
-            assert sequence.slot is not None
-            started = perf_counter()
-            try:
-                if not sequence.prefill_begun:
-                    sequence.prefill_begun = True
-                    self._copy_prefix(sequence)
-                if sequence.to_prefill:
-                    if room < self.info.prefill_chunk and sequence.to_prefill > room:
-                        return
-                    tokens = sequence.unprefilled(room)
-                    self._executor.prefill(sequence.slot.index, sequence.prefilled, tokens)
-                    sequence.prefilled += len(tokens)
-                    room -= len(tokens)
-            except Exception as e:
-                _log.exception("prefill of request %s failed", sequence.request.request_id)
-                self._failures += 1
-                self._end(sequence, "error", error=f"prefill failed: {e}", trusted=False)
-                continue
-            finally:
-                seconds = perf_counter() - started
-                sequence.prefill_time += seconds
-                self._turn.prefill_seconds += seconds
+            if not sequence.prefill_begun:
+                sequence.prefill_begun = True
+                if not self._for_prompt(sequence, self._copy_prefix):
+                    continue
+            if sequence.to_prefill:
+                if room < self.info.prefill_chunk and sequence.to_prefill > room:
+                    return
+                before = sequence.prefilled
+                if not self._for_prompt(sequence, partial(self._prefill_chunk, most=room)):
+                    continue
+                room -= sequence.prefilled - before
             if sequence.to_prefill == 0:
                 self._prefilling.popleft()
                 self._decoding.append(sequence)
@@ -290,9 +280,31 @@ class LocalEngine:
             if room == 0:
                 return
 
+    def _for_prompt(self, sequence: Sequence, work: Callable[[Sequence], None]) -> bool:
+        """Let the executor work on a sequence's prompt. False: it failed, and that sequence alone has ended."""
+        started = perf_counter()
+        try:
+            work(sequence)
+        except Exception as e:
+            _log.exception("prefill of request %s failed", sequence.request.request_id)
+            self._failures += 1
+            self._end(sequence, "error", error=f"prefill failed: {e}", trusted=False)
+            return False
+        finally:
+            seconds = perf_counter() - started
+            sequence.prefill_time += seconds
+            self._turn.prefill_seconds += seconds
+        return True
+
+    def _prefill_chunk(self, sequence: Sequence, most: int) -> None:
+        assert sequence.slot is not None
+        tokens = sequence.unprefilled(most)
+        self._executor.prefill(sequence.slot.index, sequence.prefilled, tokens)
+        sequence.prefilled += len(tokens)
+
     def _copy_prefix(self, sequence: Sequence) -> None:
-        """Take a longer prefix from another slot of the scope. Looked for when the prefill begins and not on
-        admission, so that requests which arrive together share their prefix too."""
+        """Take a longer prefix from another slot of the scope. Done on admission, before the next admission takes that
+        slot, and again when the prefill begins, so that requests which arrive together share their prefix too."""
         assert sequence.slot is not None
         source, length = self._slots.longest_prefix(sequence.slot, sequence.scope, sequence.prompt)
         if source is not None and length >= sequence.prefilled + self._copy_min:
