@@ -55,6 +55,7 @@ class Emulated:
         order: str = "ascending",
         seed: int = 0,
     ) -> None:
+        """Arguments: arrays and integers are addresses, NumPy scalars values, None a null pointer."""
         keep = [_value(a) for a in arguments]
         pointers = (ctypes.c_void_p * len(keep))(*[ctypes.addressof(k) for k in keep])
         dims = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
@@ -109,4 +110,6 @@ def _value(argument: Any) -> Any:
         return ctypes.c_void_p(argument.ctypes.data)
     if isinstance(argument, np.int64):
         return ctypes.c_int64(int(argument))
-    return ctypes.c_int32(int(argument))
+    if isinstance(argument, np.int32):
+        return ctypes.c_int32(int(argument))
+    return ctypes.c_void_p(argument)  # an address

@@ -35,10 +35,7 @@ def sampling_arrays(batch: int, **fields: Any) -> SamplingArrays:
     }
     assert fields.keys() <= defaults.keys()
     return SamplingArrays(
-        *(
-            np.ascontiguousarray(np.broadcast_to(np.asarray(fields.get(n, d)), (batch,)), d.dtype)
-            for n, d in defaults.items()
-        )
+        *(np.array(np.broadcast_to(np.asarray(fields.get(n, d)), (batch,)), d.dtype) for n, d in defaults.items())
     )
 
 

@@ -47,7 +47,7 @@ const Rows& rows_named(const std::string& name) {
 nb::tuple accept_batch(const Logits& logits, const Ints& row_start, const Ints& num_rows, const Ints& tokens,
                        const std::optional<Bytes>& sampling, int threads, const std::string& isa) {
   const std::size_t rows = logits.shape(0), batch = row_start.shape(0);
-  if (logits.shape(1) > 1 && logits.stride(1) != 1) throw nb::value_error("logits: each row must be contiguous");
+  if (rows > 0 && logits.shape(1) > 1 && logits.stride(1) != 1) throw nb::value_error("logits: each row must be contiguous");
   if (logits.shape(1) < 1 || logits.shape(1) > 0x7fffffff) throw nb::value_error("logits: shape must be [rows, vocab]");
   if (tokens.shape(0) != rows) throw nb::value_error("tokens: must have as many rows as logits");
   if (num_rows.shape(0) != batch) throw nb::value_error("num_rows: must be as long as row_start");
