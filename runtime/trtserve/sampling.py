@@ -32,7 +32,7 @@ class SamplingParams(BaseModel):
     top_k: int = Field(default=0, ge=0, description="keep the k most likely tokens; 0 keeps all")
     top_p: float = Field(default=1.0, gt=0, le=1, description="keep the smallest set of at least this probability")
     min_p: float = Field(default=0.0, ge=0, le=1, description="drop tokens below this share of the most likely one's")
-    repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="for tokens of prompt and output; 1 is off")
+    repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="of prompt and output tokens; 1 is off")
     presence_penalty: float = Field(default=0.0, ge=-2, le=2, description="once per token already in the output")
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2, description="per occurrence in the output")
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(
@@ -88,7 +88,7 @@ class SamplingState:
         """
         for name, tokens in (("logit_bias", tuple(params.logit_bias)), ("stop_token_ids", params.stop_token_ids)):
             if outside := [t for t in tokens if t >= vocab_size]:
-                raise ValueError(f"{name}: token {outside[0]} is outside the vocabulary; allowed: 0 to {vocab_size - 1}")
+                raise ValueError(f"{name}: token {outside[0]} is out of range; allowed: 0 to {vocab_size - 1}")
         counts = None
         if params.has_penalties:
             counts = np.zeros(vocab_size, np.int32)

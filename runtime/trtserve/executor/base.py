@@ -77,10 +77,10 @@ class TokenLogprobs(NamedTuple):
 class StepOutput(NamedTuple):
     """What a verify decided. Targets are packed like the input's rows."""
 
-    targets: NDArray[np.int32]  # [sum(num_rows)] row i's token after it; defined for rows 0 to accepted, -1 in a failed row
+    targets: NDArray[np.int32]  # [sum(num_rows)] the token after row i, for rows 0 to accepted; -1: failed row
     accepted: NDArray[np.int32]  # [B] drafts that equal the target before them, counted up to the first that differs
-    failed: NDArray[np.bool_]  # [B] the row that decides the next token had no finite logit: end that sequence alone
-    logprobs: Sequence[Sequence[TokenLogprobs] | None]  # [B] accepted + 1 entries where the sampling state asks for them
+    failed: NDArray[np.bool_]  # [B] the row that decides the next token had no finite logit: end this one alone
+    logprobs: Sequence[Sequence[TokenLogprobs] | None]  # [B] accepted + 1 entries where asked for
 
 
 class Executor(ABC):
