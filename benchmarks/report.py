@@ -65,33 +65,49 @@ def _against_transformers(results: dict[str, Any]) -> list[str]:
 
 
 def _verify(results: dict[str, Any]) -> list[str]:
-    out = ["## What a verify costs", "", "Median time of one forward by rows, one sequence, relative to one row.", ""]
-    rows = []
-    for dtype in ("float32", "float16"):
-        points = {p["rows"]: p["seconds"] for p in results[dtype]["verify"]["points"] if p["batch"] == 1}
-        head = ["weights", "1 row, ms", *(f"{r} rows" for r in points if r != 1)]
-        rows.append([dtype, f"{points[1] * 1e3:.1f}", *(f"{s / points[1]:.2f}" for r, s in points.items() if r != 1)])
-    shares = ", ".join(f"{d}: {results[d]['scheduler_share']:.1%}" for d in ("float32", "float16"))
-    return [*out, table(head, rows), "", f"The scheduler's own time, as a share of the forwards': {shares}.", ""]
+    out = [
+        "## What a verify costs",
+        "",
+        "Median time of one forward by rows, one sequence; in brackets to one row.",
+        "",
+    ]
+    rows = [
+        [name, *(f"{seconds * 1e3:.1f} ms ({seconds / by_rows['1']:.2f})" for seconds in by_rows.values())]
+        for name, by_rows in results["verify"].items()
+    ]
+    counts = next(iter(results["verify"].values()))
+    shares = ", ".join(f"{results[d]['scheduler_share']:.1%} ({d})" for d in ("float32", "float16"))
+    head = ("engine", *(f"{count} rows" if count != "1" else "1 row" for count in counts))
+    return [*out, table(head, rows), "", f"The scheduler's own time is {shares} of the forwards'.", ""]
 
 
 def _host(results: dict[str, Any]) -> list[str]:
     rows = [
         [
-            f"{p['history']:,}",
-            *(f"{p[key]:.2f}" for key in ("round_us", "rescan_round_us")),
-            f"{p['index_ns_per_token']:.0f}",
+            f"{p['tokens']:,}",
+            f"{p['round_us']:.2f}",
+            f"{p['batch_round_us_per_sequence']:.2f}",
+            f"{p['rescan_us']:,.0f}",
+            f"{p['index_ms']:.2f}",
             f"{p['bytes_per_token']:.1f}",
         ]
-        for p in results["host"]["points"]
+        for p in results["host"]
     ]
-    head = ("history, tokens", "propose + observe + settle, us", "plain rescan, us", "index, ns/token", "bytes/token")
-    return ["## The drafter's cost on the host", "", "One sequence, through the Python API.", "", table(head, rows), ""]
+    head = ("history, tokens", "round, us", "of a batch of 8, us", "plain rescan, us", "index, ms", "bytes/token")
+    return [
+        "## The drafter's cost on the host",
+        "",
+        "A round is propose, observe and settle of one sequence, called from Python; the index is built once, of a "
+        "prompt of that length.",
+        "",
+        table(head, rows),
+        "",
+    ]
 
 
 def _accept(results: dict[str, Any]) -> list[str]:
-    rows = [[p["name"], f"{p['seconds'] * 1e3:.2f}", f"{p['ratio']:.2f}x"] for p in results["accept"]["points"]]
-    head = ("accept on the host", "ms", "of torch.argmax's time")
+    rows = [[p["logits"], f"{p['seconds'] * 1e3:.2f}", f"{p['ratio']:.2f}x"] for p in results["accept"]]
+    head = ("logits, 8 x 9 x 49,152", "accept, ms", "of torch.argmax's time")
     return ["## Acceptance on the host", "", table(head, rows), ""]
 
 
@@ -117,3 +133,27 @@ def write_report(results: dict[str, Any], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "benchmarks.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     (out / "benchmarks.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    readme = out.parent / "README.md"
+    if readme.is_file():
+        _write_readme(readme, results)
+
+
+def _write_readme(path: Path, results: dict[str, Any]) -> None:
+    """The README's short table, between its two marks."""
+    begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        return
+    by_kind: dict[str, dict[str, str]] = {}
+    for row in results["float32"]["rows"]:
+        by_kind.setdefault(row["kind"], {})[row["variant"]] = f"{row['ratio']:.2f}x"
+    rows = [[_TITLES[kind], *(ratios.get(v, "") for v in VARIANTS)] for kind, ratios in by_kind.items()]
+    head = ("decode tokens/s, lookup on over off", "model's own output", "after a given start", "right answer forced")
+    m = results["machine"]
+    text = (
+        f"{table(head, rows)}\n\nSmolLM2-135M, float32, {m['threads']} threads of an {m['cpu']}, one sequence, greedy; "
+        "written by `make bench`. What each column means, more kinds of figures, and transformers beside it: "
+        "[docs/benchmarks.md](docs/benchmarks.md)."
+    )
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

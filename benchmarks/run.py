@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,12 @@ def engine(dtype: str) -> Path:
 
 
 def tool(script: str, *arguments: str) -> Any:
-    """The JSON that a stand-alone benchmark prints."""
-    command = [sys.executable, "-m", f"benchmarks.{script}", "--json", *arguments]
-    return json.loads(subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout)
+    """What a stand-alone benchmark writes with ``--json``."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "out.json"
+        command = [sys.executable, "-m", f"benchmarks.{script}", "--json", str(out), *arguments]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        return json.loads(out.read_text())
 
 
 @click.command(help=__doc__)
@@ -84,7 +88,7 @@ def main(count: int, tokens: int, repeats: int, out: Path) -> None:
                 "rows": [row.as_dict() for row in rows],
                 "scheduler_share": speed.scheduler_share(session),
             }
-        results[dtype]["verify"] = tool("verify_cost", str(directory))
+    results["verify"] = tool("verify_cost", *(str(engine(dtype)) for dtype in RECIPES))
     results["host"] = tool("host_cost")
     results["accept"] = tool("accept_host")
     write_report(results, out)

@@ -8,6 +8,7 @@ dynamic cache takes part, as what the rows would cost without an engine.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -84,6 +85,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=512, help="tokens in the KV cache (default 512)")
     parser.add_argument("--repeats", type=int, default=15, help="timings per shape (default 15)")
     parser.add_argument("--threads", type=int, help="default: torch's")
+    parser.add_argument("--json", type=Path, help="write the seconds to this file too, by forward and rows")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -99,10 +101,10 @@ def main() -> None:
     if args.transformers:
         forwards["transformers (float32)"] = transformers_forward(args.transformers, args.context)
 
-    lines = [
-        [name, *(f"{1e3 * s:.1f} ({s / seconds[0]:.2f}x)" for s in seconds)]
-        for name, seconds in medians(forwards, args.repeats).items()
-    ]
+    measured = medians(forwards, args.repeats)
+    if args.json:
+        args.json.write_text(json.dumps({n: dict(zip(ROWS, s, strict=True)) for n, s in measured.items()}) + "\n")
+    lines = [[name, *(f"{1e3 * s:.1f} ({s / seconds[0]:.2f}x)" for s in seconds)] for name, seconds in measured.items()]
     print(f"Milliseconds of one verify after {args.context} tokens, {torch.get_num_threads()} threads, by rows\n")
     print(table(["", *map(str, ROWS)], lines))
 
