@@ -2,8 +2,8 @@
 
 A round, seen from here: ``draft`` is called before each forward with the requests in generation. First each request's
 new tokens, which are what its last round emitted, settle its last proposal and join its history; then all are asked for
-drafts together. ``finish`` is called when a request's resources are freed: at its end, when it is cancelled or fails, and
-when it is paused to come back later.
+drafts together. ``finish`` is called when a request's resources are freed: at its end, when it is cancelled or fails,
+and when it is paused to come back later.
 
 Everything is decided by the requests' own tokens and ids, in the order of their ids, so every rank of a tensor-parallel
 group, each with a copy of this, drafts the same.

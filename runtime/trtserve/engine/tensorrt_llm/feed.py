@@ -3,7 +3,7 @@
 TensorRT-LLM runs its executor in worker processes and sends tokens back; of our drafter it knows nothing. So rank 0's
 drafter announces each round over a Unix socket, *before* the round's forward. The round's tokens come back later, by
 TensorRT-LLM's own way, so whoever reads the announcements first, when tokens arrive, has the announcement of the round
-that made them: which drafts were verified and where they came from. How many were accepted then follows from the tokens.
+that made them: which drafts were verified and where they came from. How many were accepted follows from the tokens.
 
 One message a round, as JSON. Nothing waits for the reader: where the socket is full a message is dropped, the next one
 says how many were lost, and the rounds it told of count as rounds without drafts. Text never depends on the channel.
@@ -103,7 +103,7 @@ class FeedReader:
     rounds_total: int = 0
     lost_total: int = 0
     drafter_errors: int = 0
-    shared: Shared = Shared()
+    shared: Shared = field(default_factory=Shared)
     _rounds: dict[int, dict[int, Announced]] = field(default_factory=dict)
     _latest: dict[int, Announced] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The engine over TensorRT-LLM's own executor (1.3 and later): its scheduler and kernels, our drafts, text and accounts.
+"""The engine over TensorRT-LLM's own executor (1.3 and later): its scheduler and kernels, our drafts and text.
 
 One thread runs an event loop that owns every sequence. A request is a task on it: it hands the tokens to
 ``LLM.generate_async`` and reads what comes back. Each piece that comes back is one or more rounds; the drafter's

@@ -1,4 +1,4 @@
-"""Who may share with whom, carried to TensorRT-LLM's workers by the one thing of a request that arrives there: its salt.
+"""Who may share with whom, carried to TensorRT-LLM's workers by what arrives there of a request's scope: its salt.
 
 A worker sees of a request's cache salt only an 8-byte hash (``cache_salt_id``), which keeps apart the KV blocks that
 are reused, and our shared cache. So each scope gets a salt of its own. What else a worker must know of a request, that

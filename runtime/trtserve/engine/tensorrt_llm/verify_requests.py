@@ -1,7 +1,7 @@
 """TensorRT-LLM 1.2: an executor whose verify is a request.
 
-Its engines verify drafts that come with a request, once: the request gets the accepted drafts and one token more, and is
-complete. So each step sends, for every sequence, a request with all its tokens and this round's drafts; the keys and
+Its engines verify drafts that come with a request, once: the request gets the accepted drafts and one token more, and
+is complete. So each step sends, for every sequence, a request with all its tokens and this round's drafts; the keys and
 values of the tokens before are found again by block reuse, which is why the engine is built and run with it. A
 sequence without drafts asks for one token.
 

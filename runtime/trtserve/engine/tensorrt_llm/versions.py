@@ -1,8 +1,8 @@
 """Which TensorRT-LLM is installed, and which way in it has.
 
-Two generations. ``pytorch`` (1.3 and later): our drafter runs inside its executor. ``engine`` (1.2, the last stable line
-with an engine backend): each verify is a request of its own, with external drafts. Versions outside those that were
-checked are refused: the seams used here are no promise of TensorRT-LLM's, and a silent change would change texts.
+Two generations. ``pytorch`` (1.3 and later): our drafter runs inside its executor. ``engine`` (1.2, the last stable
+line with an engine backend): each verify is a request of its own, with external drafts. Versions outside those that
+were checked are refused: the seams used here are no promise of TensorRT-LLM's, and a silent change would change texts.
 """
 
 from __future__ import annotations
