@@ -89,7 +89,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6))
     rows = [build["max_drafts"] + 1 for build in result["builds"]]
     left.plot(rows, [b["plan_bytes"] / 1e6 for b in result["builds"]], "o-", color="black")
-    left.set_ylim(bottom=0)
+    left.set_ylim(0, 1.15 * max(b["plan_bytes"] for b in result["builds"]) / 1e6)
     left.set_title("plan, MB")
     for label in ("lone", "copy", "full", "prefill", "lone logits", "copy logits"):
         points = [

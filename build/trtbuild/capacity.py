@@ -42,6 +42,10 @@ class Footprint:
         """Keys and values of one position, all layers."""
         return 2 * self.config.num_layers * self.config.kv_size * self.kv_bytes
 
+    def kv_positions(self, limits: Limits, speculative: Speculative) -> int:
+        """Positions that one slot has memory for, at least ``max_seq_len``."""
+        return limits.max_seq_len
+
     def activations(self, tier: Tier, limits: Limits) -> int:
         """The most that is alive at once in one forward of the tier, without logits.
 
@@ -79,6 +83,8 @@ class CapacityPlan(BaseModel):
 
     slots: int
     max_seq_len: int
+    kv_positions: int
+    """Positions that one slot has memory for: ``max_seq_len``, and what the target adds."""
     weights_bytes: int
     kv_bytes_per_token: int
     tiers: tuple[TierPlan, ...]
@@ -88,7 +94,7 @@ class CapacityPlan(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def kv_bytes_per_slot(self) -> int:
-        return self.kv_bytes_per_token * self.max_seq_len
+        return self.kv_bytes_per_token * self.kv_positions
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -132,6 +138,7 @@ def plan_capacity(
     return CapacityPlan(
         slots=limits.max_batch_size,
         max_seq_len=limits.max_seq_len,
+        kv_positions=footprint.kv_positions(limits, speculative),
         weights_bytes=footprint.weights(),
         kv_bytes_per_token=footprint.kv_per_token(),
         tiers=tuple(tiers),

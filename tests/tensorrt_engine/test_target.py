@@ -104,6 +104,8 @@ def test_a_plan_is_built_without_a_gpu(trt: Any, tmp_path: Path, dtype: str) -> 
     assert (info.runtime, info.runtime_version) == ("tensorrt_rtx", trt.__version__)
     assert [p.label for p in info.profiles] == ["lone", "copy", "full", "prefill", "lone logits", "copy logits"]
     assert len(info.activation_bytes) == len(info.predicted_activation_bytes) == 6
+    differences = zip(info.activation_bytes, info.predicted_activation_bytes, strict=True)
+    assert info.activation_difference == tuple(logged - predicted for logged, predicted in differences)
     assert info.weights == "plan"
     assert info.build_seconds > 0
     assert info.peak_rss_bytes > 1 << 20
@@ -306,6 +308,7 @@ def test_the_plan_prices_one_more_draft_where_the_tier_grows(tmp_path: Path) -> 
     plan = capacity.plan_capacity(footprint, recipe.limits, recipe.speculative, None)
     tiers = {t.name: t for t in plan.tiers}
     assert plan.kv_bytes_per_token == 2 * 2 * 2 * 8 * 2
+    assert plan.kv_bytes_per_slot == 128 * plan.kv_bytes_per_token  # 100 positions and 9 rows of scratch, aligned
     assert tiers["prefill"].logits_bytes == 0
     assert tiers["copy"].logits_bytes == 4 * 4 * 50_000 * 4
     more = tiers["copy"].next_draft_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +20,7 @@ from trtserve import engine_dir
 from trtserve.engine_dir import CostCurve, Manifest
 from trtserve.executor import tensorrt_io as io
 from trtserve.model_config import DecoderConfig
-from trtserve.settings import Limits, Tier, plan_tiers
+from trtserve.settings import Limits, Speculative, Tier, plan_tiers
 
 if TYPE_CHECKING:
     import torch
@@ -55,16 +55,20 @@ class TensorRTOptions(Section):
 class TensorRTFootprint(Footprint):
     """Bytes as a plan takes them: activations of the tier's profiles, logits where one outputs them."""
 
-    positions: int = 1
-    profiles: tuple[io.Profile, ...] = ()
+    speculative: Speculative = field(default_factory=Speculative)
+
+    def kv_positions(self, limits: Limits, speculative: Speculative) -> int:
+        return io.cache_positions(limits, plan_tiers(limits, speculative))
 
     def activations(self, tier: Tier, limits: Limits) -> int:
         from trtbuild.network.activation import folding_is_smaller, predict_activation
 
-        fold = folding_is_smaller(self.config, self.profiles, self.positions)
+        tiers = plan_tiers(limits, self.speculative)
+        positions = io.cache_positions(limits, tiers)
+        fold = folding_is_smaller(self.config, io.profiles_for(tiers), positions)
         # The tier asked about may be wider than the one planned: it is priced by its own shape.
         alone = io.profiles_for((tier,))
-        return max(predict_activation(self.config, p, self.positions, fold_groups=fold) for p in alone)
+        return max(predict_activation(self.config, p, positions, fold_groups=fold) for p in alone)
 
 
 class TensorRTTarget(Target):
@@ -104,14 +108,7 @@ class TensorRTTarget(Target):
 
     def footprint(self, recipe: Recipe, config: DecoderConfig) -> Footprint:
         item = 4 if config.dtype == "float32" else 2
-        tiers = plan_tiers(recipe.limits, recipe.speculative)
-        return TensorRTFootprint(
-            config,
-            work_bytes=item,
-            kv_bytes=item,
-            positions=io.cache_positions(recipe.limits, tiers),
-            profiles=io.profiles_for(tiers),
-        )
+        return TensorRTFootprint(config, work_bytes=item, kv_bytes=item, speculative=recipe.speculative)
 
     def available_memory(self) -> int | None:
         """A GPU's free memory. A plan is usually built for another machine, so without a GPU nothing is known."""
@@ -174,6 +171,7 @@ class TensorRTTarget(Target):
             profiles=profiles,
             activation_bytes=plan.activation_bytes,
             predicted_activation_bytes=predicted,
+            activation_difference=tuple(a - b for a, b in zip(plan.activation_bytes, predicted, strict=False)),
             build_seconds=round(plan.seconds, 1),
             peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
