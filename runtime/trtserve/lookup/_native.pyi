@@ -6,6 +6,9 @@ Values that are not allowed raise ValueError and change nothing.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trtserve.lookup.tokens import Tokens
 
 class Index:
@@ -37,6 +40,17 @@ class SharedCache:
     def insert(self, scope: str, tokens: Tokens) -> None: ...
     def propose(self, scope: str, tail: Tokens, limit: int) -> tuple[list[int], int]: ...
     def stats(self) -> tuple[int, int, int, int, int, int]: ...
+    def names(self) -> list[str]: ...
+    def save(self, scope: str) -> tuple[NDArray[np.uint32], NDArray[np.uint8], int, int] | None: ...
+    def restore(
+        self,
+        scope: str,
+        tokens: NDArray[np.uint32],
+        indexed: NDArray[np.uint8],
+        key_length: int,
+        documents: int,
+        stored_at: int,
+    ) -> None: ...
     @property
     def key_length(self) -> int: ...
     @property

@@ -268,6 +268,17 @@ nb::tuple index_propose(const NgramIndex& index, int limit, int min_match) {
     return nb::make_tuple(start, count, match);
 }
 
+template <typename T>
+using ReadOnly = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A NumPy array that owns the vector's memory.
+template <typename T>
+nb::object handed_over(std::vector<T>&& values) {
+    auto* moved = new std::vector<T>(std::move(values));
+    const nb::capsule owner(moved, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(moved->data(), {moved->size()}, owner));
+}
+
 nb::list token_list(const Token* tokens, std::size_t count) {
     nb::list list;
     for (std::size_t i = 0; i < count; ++i) list.append(tokens[i]);
@@ -340,6 +351,30 @@ NB_MODULE(_native, m) {
             }
             return nb::make_tuple(s.bytes, s.budget, s.scopes, s.evictions, s.documents, s.tokens);
         })
+        .def("names", [](const SharedCache& self) {
+            nb::list names;
+            for (const std::string& name : self.names()) names.append(name);
+            return names;
+        })
+        .def("save", [](const SharedCache& self, const std::string& scope) -> nb::object {
+            std::optional<SavedText> saved;
+            {
+                const nb::gil_scoped_release release;
+                saved = self.save(scope);
+            }
+            if (!saved) return nb::none();
+            return nb::make_tuple(handed_over(std::move(saved->tokens)), handed_over(std::move(saved->indexed)),
+                                  saved->documents, saved->stored_at);
+        }, nb::arg("scope"))
+        .def("restore", [](SharedCache& self, const std::string& scope, ReadOnly<std::uint32_t> tokens,
+                           ReadOnly<std::uint8_t> indexed, int key_length, std::uint64_t documents, std::int64_t stored_at) {
+            if (indexed.shape(0) != (tokens.shape(0) + 7) / 8)
+                throw std::invalid_argument("restore: " + std::to_string(indexed.shape(0)) + " bytes of index bits for " +
+                                            std::to_string(tokens.shape(0)) + " tokens");
+            const nb::gil_scoped_release release;
+            self.restore(scope, tokens.data(), tokens.shape(0), indexed.data(), key_length, documents, stored_at);
+        }, nb::arg("scope"), nb::arg("tokens"), nb::arg("indexed"), nb::arg("key_length"), nb::arg("documents"),
+             nb::arg("stored_at"))
         .def_prop_ro("key_length", &SharedCache::key_length)
         .def_prop_ro("share_bytes", [](const SharedCache& self) { return self.share().bytes; })
         .def_prop_ro("share_slots", [](const SharedCache& self) { return self.share().slots; })

@@ -1,6 +1,7 @@
 #include "shared_cache.h"
 
 #include <algorithm>
+#include <ctime>
 #include <new>
 #include <stdexcept>
 
@@ -100,6 +101,35 @@ ScopeText::Found ScopeText::copy(const Token* tail_end, std::size_t available, i
     return {count, static_cast<int>(match)};
 }
 
+void ScopeText::read(Place from, std::size_t count, std::uint32_t* out) const noexcept {
+    for (std::size_t i = 0; i < count;) {
+        const auto at = static_cast<std::size_t>((from + i) % ring_.size());
+        const std::size_t run = std::min(count - i, ring_.size() - at);
+        std::copy_n(&ring_[at], run, out + i);
+        i += run;
+    }
+}
+
+// Entries are made in the order of their places, so in a smaller table the newest of a set stay, as they would have.
+void ScopeText::restore(const std::uint32_t* tokens, std::size_t count, const std::uint8_t* indexed) noexcept {
+    const auto n = static_cast<std::size_t>(hash_->window());
+    const std::size_t first = count > ring_.size() ? count - ring_.size() : 0;
+    Token key[64];  // the longest key
+    std::size_t run = 0;  // tokens of this stretch so far
+    for (std::size_t i = first; i < count; ++i) {
+        const bool starts = i == first || (tokens[i] & kStart);
+        if (starts) run = 0;
+        if (run >= n && (indexed[i / 8] >> (i % 8) & 1)) {
+            for (std::size_t j = 0; j < n; ++j) key[j] = static_cast<Token>(tokens[i - n + j] & ~kStart);
+            const std::uint64_t mixed = mix(hash_->of(key, n));
+            const std::size_t slot = find(key + n, mixed);
+            slots_[slot != kNone ? slot : oldest_slot(mixed)] = (written_ << 16) | (mixed & 0xffff);
+        }
+        write(static_cast<Token>(tokens[i] & ~kStart), starts);
+        ++run;
+    }
+}
+
 SharedCache::SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens)
     : hash_(key_length, kFixedMultiplier), share_{0, 0, 0}, budget_(budget), max_scopes_(static_cast<std::size_t>(scopes)) {
     if (key_length < 1 || key_length > 64)
@@ -130,7 +160,7 @@ SharedCache::Scope& SharedCache::open(const std::string& name) {
         scopes_.pop_back();
         ++evictions_;
     }
-    scopes_.push_front(Scope{name, ScopeText(share_, hash_)});
+    scopes_.push_front(Scope{name, ScopeText(share_, hash_), ++opened_});
     try {
         by_name_.emplace(scopes_.front().name, scopes_.begin());
     } catch (...) {
@@ -147,7 +177,10 @@ void SharedCache::insert(const std::string& scope, const Token* tokens, std::siz
                                         "; allowed: 0 to 2147483647");
     if (count <= static_cast<std::size_t>(key_length())) return;  // no key with a following token
     const std::lock_guard<std::mutex> lock(mutex_);
-    tokens_ += open(scope).text.insert(tokens, count);
+    Scope& stored = open(scope);
+    tokens_ += stored.text.insert(tokens, count);
+    ++stored.documents;
+    stored.stored_at = static_cast<std::int64_t>(std::time(nullptr));
     ++documents_;
 }
 
@@ -163,6 +196,95 @@ SharedCacheStats SharedCache::stats() const {
     std::size_t bytes = 0;
     for (const Scope& scope : scopes_) bytes += scope.text.bytes();
     return {bytes, budget_, scopes_.size(), evictions_, documents_, tokens_};
+}
+
+std::vector<std::string> SharedCache::names() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::string> names;
+    for (const Scope& scope : scopes_) names.push_back(scope.name);
+    return names;
+}
+
+// `serial` 0 is any.
+const SharedCache::Scope* SharedCache::held(const std::string& name, std::uint64_t serial) const {
+    const auto found = by_name_.find(name);
+    return found != by_name_.end() && (serial == 0 || found->second->serial == serial) ? &*found->second : nullptr;
+}
+
+std::optional<SavedText> SharedCache::save(const std::string& name) const {
+    SavedText saved;
+    std::uint64_t serial = 0;
+    ScopeText::Place first = 0, end = 0;
+    std::size_t room = 0;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const Scope* scope = held(name, 0);
+        if (!scope) return std::nullopt;
+        serial = scope->serial;
+        first = scope->text.oldest();
+        end = scope->text.written();
+        saved.documents = scope->documents;
+        saved.stored_at = scope->stored_at;
+        room = static_cast<std::size_t>(end - first);
+    }
+    // Taken, and its pages touched, outside the lock.
+    saved.tokens.resize(room);
+
+    // A place's text never changes, so pieces read at different times fit together. Where text was overwritten before
+    // it was read, what came before it is dropped too, so that the rest is in one piece.
+    ScopeText::Place lost = first;
+    for (ScopeText::Place place = first; place < end;) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const Scope* scope = held(name, serial);
+        if (!scope) return std::nullopt;
+        const ScopeText::Place oldest = std::min(scope->text.oldest(), end);
+        if (place < oldest) place = lost = oldest;
+        const auto count = static_cast<std::size_t>(std::min<ScopeText::Place>(end - place, kPiece / sizeof(std::uint32_t)));
+        scope->text.read(place, count, saved.tokens.data() + (place - first));
+        place += count;
+    }
+    saved.tokens.erase(saved.tokens.begin(), saved.tokens.begin() + static_cast<std::ptrdiff_t>(lost - first));
+    saved.indexed.resize((saved.tokens.size() + 7) / 8);
+
+    std::size_t slot = 0;
+    for (bool more = true; more;) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const Scope* scope = held(name, serial);
+        if (!scope) return std::nullopt;
+        const std::size_t stop = std::min(scope->text.slots(), slot + kPiece / sizeof(std::uint64_t));
+        for (; slot < stop; ++slot) {
+            const ScopeText::Place place = scope->text.entry(slot);
+            if (place == 0 || place < lost || place >= end) continue;
+            const auto i = static_cast<std::size_t>(place - lost);
+            saved.indexed[i / 8] = static_cast<std::uint8_t>(saved.indexed[i / 8] | 1u << (i % 8));
+        }
+        more = slot < scope->text.slots();
+    }
+    return saved;
+}
+
+void SharedCache::restore(const std::string& name, const std::uint32_t* tokens, std::size_t count,
+                          const std::uint8_t* indexed, int key_length, std::uint64_t documents, std::int64_t stored_at) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (held(name, 0)) throw std::invalid_argument("restore: scope " + name + " is held already");
+    Scope& scope = open(name);
+    scope.documents = documents;
+    scope.stored_at = stored_at;
+    if (key_length == hash_.window()) {
+        scope.text.restore(tokens, count, indexed);
+        return;
+    }
+    const auto shortest = static_cast<std::size_t>(hash_.window());
+    std::vector<Token> stretch;
+    const auto insert = [&] {
+        if (stretch.size() > shortest) scope.text.insert(stretch.data(), stretch.size());
+        stretch.clear();
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+        if (tokens[i] & ScopeText::kStart) insert();
+        stretch.push_back(static_cast<Token>(tokens[i] & ~ScopeText::kStart));
+    }
+    insert();
 }
 
 }  // namespace trtlookup

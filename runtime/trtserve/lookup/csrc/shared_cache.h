@@ -7,9 +7,11 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "hashing.h"
 
@@ -44,6 +46,14 @@ struct Share {
     static Share of(std::size_t bytes) noexcept;
 };
 
+// One scope's text outside the cache, as snapshots keep it: independent of the ring's and the table's size.
+struct SavedText {
+    std::vector<std::uint32_t> tokens;  // oldest first; bit 31 marks the first token of a stretch
+    std::vector<std::uint8_t> indexed;  // bit i, least significant first: an entry of the table leads to token i
+    std::uint64_t documents = 0;        // inserted, ever
+    std::int64_t stored_at = 0;         // seconds since 1970 when the last of them was
+};
+
 // One scope's text: a ring of tokens and a table from keys to places in it. Knows of no other scope.
 //
 // The table is set-associative: a key may lie in any of the 8 slots of its set, one cache line, and a new key takes the
@@ -67,18 +77,31 @@ class ScopeText {
     // What followed the key that ends at `tail_end`: at most `limit` tokens to `out`, never past the stretch's end.
     Found copy(const Token* tail_end, std::size_t available, int limit, int most_match, Token* out) const noexcept;
 
+    using Place = std::uint64_t;
+
+    // For saving, piece by piece: the places [oldest, written) hold text.
+    Place written() const noexcept { return written_; }
+    Place oldest() const noexcept { return written_ > ring_.size() ? written_ - ring_.size() : 0; }
+    std::size_t slots() const noexcept { return slots_.size(); }
+    void read(Place from, std::size_t count, std::uint32_t* out) const noexcept;
+    Place entry(std::size_t slot) const noexcept { return slots_[slot] >> 16; }  // 0: none
+
+    // Fills an empty scope with saved text: its newest tokens, as far as they fit, and the entries that lead to them.
+    // With the key length that it was saved under, proposals and later inserts are what they would have been without
+    // the detour, given the same sizes.
+    void restore(const std::uint32_t* tokens, std::size_t count, const std::uint8_t* indexed) noexcept;
+
+    static constexpr std::uint32_t kStart = 0x80000000u;
+
   private:
     // 48 bits of place and 16 of hash. 0 is empty: no key ends before place 1.
     using Slot = std::uint64_t;
-    using Place = std::uint64_t;
-    static constexpr std::uint32_t kStart = 0x80000000u;
 
     // The key's set: the first of its slots and how many there are.
     std::size_t ways() const noexcept { return slots_.size() < 8 ? slots_.size() : 8; }
     std::size_t set_of(std::uint64_t mixed) const noexcept {
         return (static_cast<std::size_t>(mixed >> 16) & (slots_.size() / ways() - 1)) * ways();
     }
-    Place oldest() const noexcept { return written_ > ring_.size() ? written_ - ring_.size() : 0; }
     std::uint32_t at(Place place) const noexcept { return ring_[static_cast<std::size_t>(place % ring_.size())]; }
     static constexpr std::size_t kNone = ~std::size_t{0};
     std::size_t find(const Token* tail_end, std::uint64_t mixed) const noexcept;
@@ -121,13 +144,31 @@ class SharedCache {
 
     SharedCacheStats stats() const;
 
+    std::vector<std::string> names() const;  // most recently used first
+
+    // A scope's text; none for a scope that is not held. The lock is taken for pieces of at most kPiece bytes, so that
+    // saving never holds up the owner for longer than one takes. What is written between two pieces may be missing;
+    // what is returned is valid in any case.
+    std::optional<SavedText> save(const std::string& scope) const;
+    static constexpr std::size_t kPiece = 256 * 1024;
+
+    // Makes a scope of saved text, as the most recently used. `key_length` is that of the cache that saved it: where it
+    // is another than this cache's, the stretches are inserted one by one. Throws std::invalid_argument where the scope
+    // is held already.
+    void restore(const std::string& scope, const std::uint32_t* tokens, std::size_t count, const std::uint8_t* indexed,
+                 int key_length, std::uint64_t documents, std::int64_t stored_at);
+
   private:
     struct Scope {
         std::string name;
         ScopeText text;
+        std::uint64_t serial;  // a scope dropped and opened again is another one
+        std::uint64_t documents = 0;
+        std::int64_t stored_at = 0;
     };
     using Scopes = std::list<Scope>;  // most recently used first
 
+    const Scope* held(const std::string& name, std::uint64_t serial) const;
     Scope* touch(const std::string& name);
     Scope& open(const std::string& name);
 
@@ -138,6 +179,7 @@ class SharedCache {
     mutable std::mutex mutex_;
     Scopes scopes_;
     std::unordered_map<std::string_view, Scopes::iterator> by_name_;  // keys are the names in scopes_
+    std::uint64_t opened_ = 0;
     std::uint64_t evictions_ = 0;
     std::uint64_t documents_ = 0;
     std::uint64_t tokens_ = 0;
