@@ -1,5 +1,5 @@
-"""``target: tensorrt_llm``: TensorRT-LLM's executor. For 1.3 and later the engine is its arguments; for 1.2 its builder's
-engine, with verify rows for external drafts.
+"""``target: tensorrt_llm``: TensorRT-LLM's executor. For 1.3 and later an engine is its arguments; for 1.2 it is what
+TensorRT-LLM's builder makes, with verify rows for external drafts.
 
 Drafts come from ours (``tensorrt_llm.copies: trtlookup``), from one of TensorRT-LLM's own for comparison (``ngram``,
 ``sa``), or, beside ``drafter: mtp`` or ``eagle3``, from its suffix-automaton enhancer.
@@ -251,8 +251,12 @@ def drafting(recipe: Recipe) -> Drafting:
 
 
 def llm_args(recipe: Recipe, model: str) -> dict[str, Any]:
-    """The arguments of ``tensorrt_llm.LLM`` as plain values, without our drafter."""
+    """The arguments of ``tensorrt_llm.LLM``, or of 1.2's executor, as plain values; our drafter is none of them."""
     options, limits = recipe.options(TensorRTLLMOptions), recipe.limits
+    kv_cache = {k: v for k, v in options.kv_cache.model_dump().items() if v is not None}
+    if options.version == "1.2":
+        # How the cache is laid out was decided when the engine was built.
+        return {"kv_cache_config": {k: v for k, v in kv_cache.items() if k not in ("dtype", "tokens_per_block")}}
     arguments: dict[str, Any] = {
         "model": model,
         "skip_tokenizer_init": True,
@@ -263,7 +267,7 @@ def llm_args(recipe: Recipe, model: str) -> dict[str, Any]:
         "max_num_tokens": max_num_tokens(recipe),
         "enable_chunked_prefill": options.chunked_prefill,
         "attn_backend": options.attn_backend,
-        "kv_cache_config": {k: v for k, v in options.kv_cache.model_dump().items() if v is not None},
+        "kv_cache_config": kv_cache,
         "cuda_graph_config": _cuda_graph(options, limits),
         # A drafter on the host needs the last round's tokens before the next forward.
         "disable_overlap_scheduler": drafting(recipe) == "trtlookup" or options.copies == "ngram",
