@@ -177,10 +177,10 @@ struct LogitRow {
 };
 
 // The highest key K such that tokens with key >= K weigh at least `goal` together (1 <= goal <= what all weigh), by
-// radix selection from the top digit: 11, 11 and 10 bits. Tokens below `floor` are left out. Tokens that share the
-// boundary's key are all in. Weighs by count or by weight; sums are integers, so the order of adding does not matter.
+// radix selection from the top digit: 11, 11 and 10 bits. Tokens that share the boundary's key are all in. Weighs by
+// count or by weight; sums are integers, so the order of adding does not matter.
 template <bool kByCount, class G, class Row>
-TL_FN u32 select_key(const G& g, RowShared& shared, const Row& row, int vocab, u32 floor, u64 goal) {
+TL_FN u32 select_key(const G& g, RowShared& shared, const Row& row, int vocab, u64 goal) {
   u32 prefix = 0;
   int prefix_shift = 32;
   for (int shift = 21; prefix_shift > 0; shift = shift == 21 ? 10 : 0) {
@@ -188,7 +188,7 @@ TL_FN u32 select_key(const G& g, RowShared& shared, const Row& row, int vocab, u
     g.sync();
     for (int t = g.rank(); t < vocab; t += g.size()) {
       const u32 key = row.key(t);
-      if (key < floor || (prefix_shift < 32 && (key >> prefix_shift) != prefix)) continue;
+      if (prefix_shift < 32 && (key >> prefix_shift) != prefix) continue;
       const u64 weight = kByCount ? 1 : row.weight(t);
       if (weight) g.add(&shared.bins[(key >> shift) & ((1u << (prefix_shift - shift)) - 1)], weight);
     }
@@ -220,12 +220,13 @@ TL_FN u32 select_key(const G& g, RowShared& shared, const Row& row, int vocab, u
 template <class G, class Row>
 TL_FN int sample_row(const G& g, RowShared& shared, const Row& row, int vocab, const Sampling& s, u64 random) {
   u32 floor = 0;
-  if (s.top_k > 0 && s.top_k < vocab) floor = select_key<true>(g, shared, row, vocab, floor, s.top_k);
+  if (s.top_k > 0 && s.top_k < vocab) floor = select_key<true>(g, shared, row, vocab, s.top_k);
   if (s.top_p < 1.0f) {
     u64 own = 0;
     for (int t = g.rank(); t < vocab; t += g.size()) own += row.key(t) >= floor ? row.weight(t) : 0;
+    // The goal is at most what top-k keeps, so the new floor is not below the old one.
     const u64 goal = portion(group_sum(g, shared, own), fixed_share(s.top_p));
-    floor = select_key<false>(g, shared, row, vocab, floor, goal > 0 ? goal : 1);
+    floor = select_key<false>(g, shared, row, vocab, goal > 0 ? goal : 1);
   }
   const u64 least = fixed_share(s.min_p);
   auto kept = [&](int t) -> u64 {
