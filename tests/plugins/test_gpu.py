@@ -48,12 +48,8 @@ class OnDevice:
         if batch.sampling is not None:
             copies = {a.ctypes.data: torch.from_numpy(a.view(np.int32)).cuda() for a in batch.keep}
             self.keep = list(copies.values())
-            moved = {
-                name: np.array(
-                    [copies[int(p)].data_ptr() if p else 0 for p in getattr(batch.sampling, name)], np.uint64
-                )
-                for name in ADDRESSES
-            }
+            moved = {0: 0, **{address: copy.data_ptr() for address, copy in copies.items()}}
+            addresses = {n: np.array([moved[int(p)] for p in getattr(batch.sampling, n)], np.uint64) for n in ADDRESSES}
             arrays = SamplingArrays(**{**batch.sampling._asdict(), **addresses})
             self.sampling = torch.from_numpy(pack_sampling(arrays, len(batch.row_start)).view(np.uint8)).cuda()
         self.targets = torch.full_like(self.tokens, -1)
