@@ -162,15 +162,13 @@ class Engine:
         self.names = [*gpu.interpreter.input_names, *gpu.interpreter.output_names]
         self.num_optimization_profiles = len(gpu.profiles)
         self.num_io_tensors = len(self.names)
+        self.device_memory_size_v2 = 1000
 
     def get_tensor_name(self, index: int) -> str:
         return self.names[index]
 
     def get_aliased_input_tensor(self, name: str) -> str | None:
         return name.replace("_out_", "_cache_") if "_out_" in name and "alias" not in self.gpu.refuse else None
-
-    def get_device_memory_size_for_profile_v2(self, index: int) -> int:
-        return 1000 * (index + 1)
 
     def create_runtime_config(self) -> Any:
         return SimpleNamespace(set_execution_context_allocation_strategy=lambda strategy: None)

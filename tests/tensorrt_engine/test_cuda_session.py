@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,22 @@ def test_full_tensorrt_replays_a_graph_from_a_calls_third_enqueue(trt: Any, open
     assert gpu.replays == 2
     session.close()
     assert not gpu.blocks
+
+
+def test_graphs_and_calls_that_are_gone_are_not_kept(trt: Any, open_fake: Open) -> None:
+    """Prompts end anywhere, so their last chunks are of every length: what is kept for each must end too."""
+    info = info_of(runtime="tensorrt")
+    session = open_fake(gpu_of(trt, info), info)
+    assert isinstance(session, tensorrt_cuda.CudaSession)
+    call = call_of(session, 1, 2)
+    for _ in range(100):
+        again = Call(0, dict(call.bindings))
+        session.enqueue(again)
+        session.enqueue(again)
+    del again
+    gc.collect()
+    assert len(session._graphs) == 64
+    assert len(session._seen) <= 65
 
 
 def test_rtx_is_left_to_capture_its_own_graphs(trt: Any, open_fake: Open) -> None:
@@ -262,7 +279,7 @@ def test_what_the_session_calls_exists_in_the_real_libraries(trt: Any) -> None:
             "num_io_tensors",
             "get_tensor_name",
             "get_aliased_input_tensor",
-            "get_device_memory_size_for_profile_v2",
+            "device_memory_size_v2",
             "create_runtime_config",
             "create_execution_context",
         ],

@@ -6,11 +6,14 @@ the plan's, there is a driver and a GPU, the plan was built for that GPU.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import logging
+from collections import deque
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,14 +112,14 @@ class CudaSession(Session):
         self._device_memory: list[int] = []
         self._host_memory: list[int] = []
         self._graphs: dict[Call, Any] = {}
-        self._seen: set[Call] = set()
+        self._seen: WeakSet[Call] = WeakSet()
         self._bound: dict[int, Call] = {}
         self._contexts: list[Any] = []
         self._engine: Any = None
         self._closed = False
         self._stream = gpu.create_stream()
         self._handle = int(self._stream.handle)
-        errors: list[str] = []
+        errors: deque[str] = deque(maxlen=3)
 
         class Logger(trt.ILogger):  # type: ignore[misc]
             def log(self, severity: Any, msg: str) -> None:
@@ -196,7 +199,8 @@ class CudaSession(Session):
         if self._closed:
             return
         self._closed = True
-        self._stream.sync()
+        with contextlib.suppress(Exception):  # a device that failed is still let go of
+            self._stream.sync()
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
@@ -212,10 +216,10 @@ class CudaSession(Session):
     def _make_contexts(self, trt: Any, info: io.PlanInfo) -> list[Any]:
         """One context for each profile, so that no round waits for a switch."""
         strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        sizes = [int(self._engine.get_device_memory_size_for_profile_v2(i)) for i in range(len(info.profiles))]
-        scratch = self.allocate(max(sizes))
+        size = max(int(self._engine.device_memory_size_v2), 1)  # what the largest profile needs
+        scratch = self.allocate(size)
         contexts = []
-        for i, size in enumerate(sizes):
+        for i, profile in enumerate(info.profiles):
             if info.runtime == "tensorrt_rtx":
                 settings = self._engine.create_runtime_config()
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
@@ -224,10 +228,10 @@ class CudaSession(Session):
             else:
                 context = self._engine.create_execution_context(strategy)
             if context is None:
-                raise self._refused(f"no context for the profile {info.profiles[i].label}")
+                raise self._refused(f"no context for the profile {profile.label}")
             if not context.set_optimization_profile_async(i, self._handle):
-                raise self._refused(f"the profile {info.profiles[i].label} was refused")
-            context.set_device_memory(scratch, max(size, 1))
+                raise self._refused(f"the profile {profile.label} was refused")
+            context.set_device_memory(scratch, size)
             contexts.append(context)
         self.synchronize()
         return contexts
@@ -290,7 +294,7 @@ class CudaSession(Session):
 
     def _refused(self, what: str) -> ExecutorError:
         """With what the runtime logged, which is where its reasons are."""
-        reasons = "; ".join(self._errors[-3:]) or "the runtime gave no reason"
+        reasons = "; ".join(self._errors) or "the runtime gave no reason"
         return ExecutorError(f"{what}: {reasons}")
 
 
