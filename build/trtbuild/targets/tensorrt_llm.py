@@ -51,7 +51,7 @@ class KvCache(Section):
     max_tokens: int | None = Field(default=None, ge=1, description="most tokens it holds; null: what the memory allows")
     host_cache_size: int | None = Field(default=None, ge=0, description="bytes of host memory for evicted blocks")
     dtype: Literal["auto", "fp8", "nvfp4"] = Field(default="auto", description="how keys and values are stored")
-    tokens_per_block: Literal[8, 16, 32, 64, 128] = Field(default=32, description="tokens of one block")
+    tokens_per_block: int = Field(default=32, ge=8, le=128, description="tokens of one block, a power of two")
 
 
 class CudaGraph(Section):
@@ -152,6 +152,9 @@ class TensorRTLLMTarget(Target):
                 "given true; allowed with target tensorrt_llm: false, because its kernels differ by batch shape and "
                 "nothing is promised about their rounding",
             )
+        block = options.kv_cache.tokens_per_block
+        if block & (block - 1):
+            yield "tensorrt_llm.kv_cache.tokens_per_block", f"given {block}; allowed: 8, 16, 32, 64 or 128"
         yield from _check_own_drafts(recipe, options)
         yield from _check_line(recipe, options)
         rows = recipe.limits.max_batch_size * (1 + draft_len(recipe))
