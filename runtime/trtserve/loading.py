@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -13,8 +14,10 @@ from trtserve.engine.protocol import Engine
 from trtserve.engine_dir import Manifest
 from trtserve.executor.base import Executor, ExecutorError
 from trtserve.lookup.drafter import Drafter
+from trtserve.lookup.persistence import Persistence
+from trtserve.lookup.scope_names import SnapshotError
 from trtserve.lookup.shared import SharedCache
-from trtserve.overrides import OverrideError, Overrides
+from trtserve.overrides import SAVE_INTERVAL, OverrideError, Overrides
 from trtserve.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -54,14 +57,18 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
     except ValueError as e:
         raise OverrideError(str(e)) from e
     drafter = Drafter(lookup, shared=shared) if lookup else None
-    executor = _load_executor(path, manifest, overrides)
-    if speculative.exact_verify and not executor.info.exact:
-        _log.warning(
-            "exact_verify: device %s cannot promise results that do not depend on the row count; texts with lookup on "
-            "and off may differ at near-ties",
-            executor.info.device,
-        )
-    try:
+    with contextlib.ExitStack() as opened:
+        file = _shared_cache_file(shared, manifest, overrides)
+        if file is not None:
+            opened.callback(file.close)
+        executor = _load_executor(path, manifest, overrides)
+        opened.callback(executor.close)
+        if speculative.exact_verify and not executor.info.exact:
+            _log.warning(
+                "exact_verify: device %s cannot promise results that do not depend on the row count; texts with lookup "
+                "on and off may differ at near-ties",
+                executor.info.device,
+            )
         engine = LocalEngine(
             executor,
             drafter,
@@ -71,11 +78,26 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
             max_queue=overrides.max_queue,
             hermetic=overrides.hermetic,
             shared_cache=shared,
+            shared_cache_file=file,
         )
-    except BaseException:
-        executor.close()
-        raise
+        opened.pop_all()  # the engine's own from here on
     return Loaded(engine, tokenizer)
+
+
+def _shared_cache_file(shared: SharedCache | None, manifest: Manifest, overrides: Overrides) -> Persistence | None:
+    """The file the overrides ask for, with what it holds restored into the cache."""
+    if shared is None or overrides.shared_cache_path is None:
+        return None
+    interval = overrides.shared_cache_save_interval
+    try:
+        return Persistence(
+            shared,
+            Path(overrides.shared_cache_path),
+            manifest.model_key,
+            interval=SAVE_INTERVAL if interval is None else interval,
+        )
+    except SnapshotError as e:
+        raise OverrideError(f"shared_cache_path: {e}") from e
 
 
 def _load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Executor:

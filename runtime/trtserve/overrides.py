@@ -7,12 +7,16 @@ None keeps what the engine was built with. Defaults and ranges are those of ``tr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trtserve.engine_dir import Manifest
 from trtserve.settings import PromptLookup, Speculative, Tier
+
+SAVE_INTERVAL = 300
+"""Seconds between saves of the shared cache, where a path is given without an interval."""
 
 
 class OverrideError(ValueError):
@@ -40,6 +44,12 @@ class Overrides(BaseModel):
     prompt_lookup_batch_max_drafts: int | None = None
     prompt_lookup_shared_cache_mb: int | None = None
     prompt_lookup_shared_cache_scopes: int | None = None
+    shared_cache_path: str | PathLike[str] | None = Field(
+        default=None, description="a file that keeps the shared cache across restarts"
+    )
+    shared_cache_save_interval: int | None = Field(
+        default=None, ge=0, le=86400, description="seconds between saves of the shared cache; 0: on shutdown only"
+    )
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Overrides:
@@ -66,8 +76,20 @@ class Overrides(BaseModel):
             lookup = lookup.model_copy(update={"shared_cache": lookup.shared_cache.model_copy(update={"mb": 0})})
         if lookup is not None:
             _check_rows(lookup, manifest)
+        self._check_snapshot(lookup, manifest)
         exact = built.exact_verify if self.exact_verify is None else self.exact_verify
         return built.model_copy(update={"prompt_lookup": lookup, "exact_verify": exact})
+
+    def _check_snapshot(self, lookup: PromptLookup | None, manifest: Manifest) -> None:
+        if self.shared_cache_path is None:
+            if self.shared_cache_save_interval is not None:
+                raise OverrideError("shared_cache_save_interval does nothing without shared_cache_path")
+        elif manifest.target == "tensorrt_llm":
+            raise OverrideError("shared_cache_path: target tensorrt_llm keeps no snapshot; allowed: torch, tensorrt")
+        elif self.hermetic:
+            raise OverrideError("hermetic refuses the shared cache, but shared_cache_path asks for it")
+        elif lookup is None or not lookup.shared_cache.mb:
+            raise OverrideError("shared_cache_path needs a shared cache; set prompt_lookup_shared_cache_mb, 1 or more")
 
     def _lookup(self, built: PromptLookup | None) -> PromptLookup | None:
         prefix = "prompt_lookup_"

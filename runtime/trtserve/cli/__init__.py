@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from trtserve.api.version import version
+from trtserve.cli.caching import cache
 from trtserve.cli.chatting import chat
 from trtserve.cli.generating import generate
 from trtserve.cli.serving import serve
@@ -47,3 +48,4 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(generate)
 main.add_command(chat)
+main.add_command(cache)

@@ -13,6 +13,7 @@ from trtserve.chat_template import ChatTemplateError
 from trtserve.engine.protocol import EngineError
 from trtserve.engine_dir import EngineDirError
 from trtserve.executor.base import ExecutorError
+from trtserve.lookup.scope_names import SnapshotError
 from trtserve.overrides import OverrideError
 
 FAILED = 1
@@ -35,6 +36,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (OverrideError, USAGE),
     (ChatTemplateError, FAILED),
     (CommandError, FAILED),
+    (SnapshotError, FAILED),
     (EngineError, FAILED),
 )
 

@@ -10,7 +10,7 @@ import annotated_types
 import click
 from pydantic import BaseModel
 
-from trtserve.overrides import Overrides
+from trtserve.overrides import SAVE_INTERVAL, Overrides
 from trtserve.settings import PromptLookup, SharedCache, Speculative
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -67,6 +67,19 @@ _LOOKUP = (
     _setting("--prompt-lookup-batch-max-drafts", PromptLookup, "batch_max_drafts"),
     _setting("--prompt-lookup-shared-cache-mb", SharedCache, "mb"),
     _setting("--prompt-lookup-shared-cache-scopes", SharedCache, "scopes"),
+    option(
+        "--shared-cache-path",
+        type=click.Path(dir_okay=False),
+        default=None,
+        help=Overrides.model_fields["shared_cache_path"].description,
+    ),
+    option(
+        "--shared-cache-save-interval",
+        type=integer_range(Overrides, "shared_cache_save_interval"),
+        default=None,
+        show_default=str(SAVE_INTERVAL),
+        help=Overrides.model_fields["shared_cache_save_interval"].description,
+    ),
     option(
         "--exact-verify/--no-exact-verify",
         default=None,

@@ -24,14 +24,16 @@ from trtserve.settings import Speculative
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-def _lookup_line(speculative: Speculative, hermetic: bool) -> str:
+def _lookup_line(speculative: Speculative, overrides: Overrides) -> str:
     lookup = speculative.prompt_lookup
     if lookup is None:
         return "off"
     shared = lookup.shared_cache
-    cache = (
-        f"shared cache {shared.mb} MiB in {shared.scopes} scopes" if shared.mb and not hermetic else "no shared cache"
-    )
+    cache = "no shared cache"
+    if shared.mb and not overrides.hermetic:
+        cache = f"shared cache {shared.mb} MiB in {shared.scopes} scopes"
+        if overrides.shared_cache_path is not None:
+            cache += f", kept in {overrides.shared_cache_path}"
     return (
         f"on: ngram {lookup.ngram}, up to {lookup.max_drafts} drafts, match of {lookup.effective_min_match}, "
         f"backoff {lookup.miss_backoff}, up to {lookup.max_seqs} sequences, {cache}"
@@ -56,7 +58,7 @@ def banner(context: ServerContext, speculative: Speculative, overrides: Override
         (
             f"trtserve {version()}: {names} ({manifest.target}, {manifest.limits.max_batch_size} slots of "
             f"{manifest.limits.max_seq_len} tokens{exact}{', hermetic' if overrides.hermetic else ''})",
-            f"  lookup      {_lookup_line(speculative, overrides.hermetic)}",
+            f"  lookup      {_lookup_line(speculative, overrides)}",
             f"  auth        {'off' if open_access else 'bearer tokens'}",
             f"  API         {url}/v1",
             f"  playground  {url}/",

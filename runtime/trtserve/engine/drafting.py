@@ -4,13 +4,13 @@ sources (a drafter that is always wrong, an oracle, a draft model's own chain) p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtserve.engine.protocol import Source
+from trtserve.engine.protocol import Scope, Source
 
 
 class Proposal(Protocol):
@@ -88,6 +88,23 @@ class SharedCacheStats(Protocol):
     """A cross-request cache, as far as the metrics are concerned. ``trtserve.lookup.shared.SharedCache`` is one."""
 
     def stats(self) -> SharedCacheSnapshot: ...
+
+
+class SharedCacheFile(Protocol):
+    """Keeps a cross-request cache on disk. ``trtserve.lookup.persistence.Persistence`` is one."""
+
+    @property
+    def names(self) -> Callable[[Scope], str]:
+        """How scopes are named in the file, and so to the drafter."""
+        ...
+
+    def save(self) -> bool:
+        """Write what changed. From any thread; does not raise for a file that cannot be written."""
+        ...
+
+    def close(self) -> None:
+        """Save for the last time. A second call does nothing."""
+        ...
 
 
 class TextDecoder(Protocol):

@@ -26,7 +26,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trtserve.engine.drafting import Drafter, Proposal, SharedCacheStats, TextTokenizer
+from trtserve.drafters.base import ChainDrafter
+from trtserve.engine.chain import ChainRounds
+from trtserve.engine.chain_cost import ChainGate
+from trtserve.engine.drafting import Drafter, Proposal, SharedCacheFile, SharedCacheStats, TextTokenizer
 from trtserve.engine.emit import TextStream
 from trtserve.engine.generation import Event, LocalGeneration, deliver
 from trtserve.engine.protocol import (
@@ -41,7 +44,7 @@ from trtserve.engine.protocol import (
     Source,
     TokenOut,
 )
-from trtserve.engine.requests import check_parameter_tokens, output_budget, token_array
+from trtserve.engine.requests import check_parameter_tokens, check_scope, output_budget, token_array
 from trtserve.engine.sequence import Ending, Sequence
 from trtserve.engine.slots import SlotTable
 from trtserve.engine.stats import EngineStats, Gauges, Turn
@@ -64,7 +67,7 @@ Command = tuple[Literal["submit", "cancel", "close"], Sequence | None]
 
 @dataclass(frozen=True)
 class Copy:
-    """The drafts that one sequence puts through this round."""
+    """The drafts that one sequence puts through this round: a copy's, or a drafter's own chain (source ``model``)."""
 
     tokens: NDArray[np.int32]
     source: Source
@@ -75,7 +78,9 @@ class LocalEngine:
 
     ``speculative`` overrides the manifest's drafting limits (its ``prompt_lookup`` None: no copies). ``hermetic``
     refuses every cross-request channel: no KV reuse, and no scope is given to the drafter. ``shared_cache`` is only
-    read, for the metrics. The engine closes the executor; it does not close the drafter.
+    read, for the metrics. ``shared_cache_file`` names the scopes; ``drain`` saves and ``close`` closes it. The engine
+    closes the executor; it does not close the drafter. ``chain_drafter`` drafts in the rounds that have no copy,
+    as ``speculative.num_drafts`` and the manifest's cost curves allow; the engine closes it.
     """
 
     def __init__(
@@ -89,7 +94,9 @@ class LocalEngine:
         max_queue: int = 256,
         hermetic: bool = False,
         shared_cache: SharedCacheStats | None = None,
+        shared_cache_file: SharedCacheFile | None = None,
         copy_min: int = COPY_MIN,
+        chain_drafter: ChainDrafter | None = None,
     ) -> None:
         if max_queue < 1:
             raise ValueError(f"max_queue is {max_queue}; allowed: 1 or more")
@@ -102,6 +109,8 @@ class LocalEngine:
         self._speculative = manifest.speculative if speculative is None else speculative
         self._hermetic = hermetic
         self._shared_cache = shared_cache
+        self._shared_cache_file = shared_cache_file
+        self._scope_name = partial(scope_key, manifest) if shared_cache_file is None else shared_cache_file.names
         self._copy_min = copy_min
         self._max_unfinished = max_queue + info.max_batch_size
         self._max_queue = max_queue
@@ -118,6 +127,10 @@ class LocalEngine:
         self._stats = EngineStats(info.max_batch_size * info.max_seq_len)
 
         # The scheduler thread's own.
+        self._chains: ChainRounds | None = None
+        if chain_drafter is not None:
+            gate = ChainGate.of(manifest, info.device)
+            self._chains = ChainRounds(chain_drafter, self._speculative.num_drafts, info.vocab_size, gate)
         self._slots = SlotTable(info.max_batch_size, reuse=not hermetic)
         self._waiting: deque[Sequence] = deque()
         self._prefilling: deque[Sequence] = deque()
@@ -146,8 +159,12 @@ class LocalEngine:
         prompt = token_array(request.prompt, vocab_size, "prompt")
         prediction = token_array(request.prediction, vocab_size, "prediction")
         check_parameter_tokens(request, vocab_size)
+        check_scope(request.scope)
         sequence = Sequence(request, prompt, prediction, output_budget(request, len(prompt), self.info.max_seq_len))
         sequence.generation = LocalGeneration(request, partial(self._send, "cancel", sequence))
+        if not (self._thread.is_alive() or self._closed):
+            # A fork leaves all threads but its own behind, and a lock they held stays held.
+            raise EngineClosedError("the engine's thread is not in this process (a fork?); load the engine here")
         with self._state:
             if self._crash is not None:
                 raise EngineClosedError(f"the engine stopped after an internal error: {self._crash}")
@@ -173,11 +190,12 @@ class LocalEngine:
         cancelled."""
         with self._state:
             self._draining = True
-            if self._state.wait_for(lambda: not self._unfinished, timeout):
-                return True
+            done = self._state.wait_for(lambda: not self._unfinished, timeout)
             for sequence in self._unfinished:
                 self._send("cancel", sequence)
-            return False
+        if self._shared_cache_file is not None:
+            self._shared_cache_file.save()
+        return done
 
     def close(self) -> None:
         """Cancel what runs and free everything. A second call does nothing."""
@@ -187,6 +205,8 @@ class LocalEngine:
                 self._send("close", None)
         self._thread.join()
         atexit.unregister(self.close)
+        if self._shared_cache_file is not None:
+            self._shared_cache_file.close()
 
     def _send(self, command: Literal["submit", "cancel", "close"], sequence: Sequence | None) -> None:
         self._inbox.put((command, sequence))
@@ -252,6 +272,8 @@ class LocalEngine:
                 continue
             sequence.slot, cached = self._slots.acquire(sequence, sequence.prompt)
             sequence.prefilled = sequence.cached_tokens = cached
+            if self._chains is not None:
+                self._chains.begin(sequence.slot.index, cached)
             if self._for_prompt(sequence, self._copy_prefix):
                 self._start_drafter(sequence)
                 self._prefilling.append(sequence)
@@ -300,6 +322,8 @@ class LocalEngine:
         assert sequence.slot is not None
         tokens = sequence.unprefilled(most)
         self._executor.prefill(sequence.slot.index, sequence.prefilled, tokens)
+        if self._chains is not None:
+            self._chains.observe_prefill(sequence.slot.index, sequence.prefilled, tokens)
         sequence.prefilled += len(tokens)
 
     def _copy_prefix(self, sequence: Sequence) -> None:
@@ -309,6 +333,8 @@ class LocalEngine:
         source, length = self._slots.longest_prefix(sequence.slot, sequence.scope, sequence.prompt)
         if source is not None and length >= sequence.prefilled + self._copy_min:
             self._executor.copy_prefix(source.index, sequence.slot.index, length)
+            if self._chains is not None:
+                self._chains.copy_prefix(source.index, sequence.slot.index, length)
             sequence.prefilled = sequence.cached_tokens = length
 
     def _round(self) -> None:
@@ -317,6 +343,8 @@ class LocalEngine:
         if not batch:
             return
         copies = self._draft(batch)
+        if self._chains is not None:
+            self._draft_chains(self._chains, batch, copies)
         step = self._pack(batch, copies)
         started = perf_counter()
         try:
@@ -327,6 +355,8 @@ class LocalEngine:
             return
         ended = perf_counter()
         self._failures = 0
+        if self._chains is not None:
+            self._chains.observe_step(step, out)
         self._turn.forward_seconds += ended - started
         self._turn.rounds += 1
         self._turn.round_sequences += len(batch)
@@ -338,9 +368,8 @@ class LocalEngine:
                 sequence.first_round_at = started
             sequence.last_round_at = ended
             if out.failed[b]:
-                self._end(
-                    sequence, "error", error="the model produced no finite logits for this sequence", trusted=False
-                )
+                error = "no token could be chosen: the request bans all of them, or the model gave no finite logits"
+                self._end(sequence, "error", error=error, trusted=False)
             else:
                 count = accepted[b] + 1
                 self._settle(sequence, copies[b], targets[start : start + count], out, b, start)
@@ -370,6 +399,14 @@ class LocalEngine:
             copies[b] = Copy(tokens, proposal.source)
         return copies
 
+    def _draft_chains(self, chains: ChainRounds, batch: Tokens[Sequence], copies: list[Copy | None]) -> None:
+        """Give the sequences that have no copy the drafter's own chain. Its time counts as that of forwards."""
+        started = perf_counter()
+        copied = [0 if copy is None else len(copy.tokens) for copy in copies]
+        for b, tokens in chains.draft(batch, copied, self.info.max_rows(len(batch)) - 1):
+            copies[b] = Copy(tokens, "model")
+        self._turn.forward_seconds += perf_counter() - started
+
     def _propose(self, drafter: Drafter, takers: Tokens[Sequence], most: int) -> Tokens[Proposal | None]:
         limits = np.array([min(most, s.remaining - 1) for s in takers], np.int32)
         proposals = drafter.propose([s.drafter for s in takers if s.drafter is not None], limits)
@@ -394,11 +431,11 @@ class LocalEngine:
         return [propose_one(sequence) for sequence in takers]
 
     def _most_drafts(self, batch: int) -> int:
-        """Most drafts per sequence in a round of ``batch`` sequences: the settings' limit within the tier's rows."""
-        lookup, drafts = self._speculative.prompt_lookup, self._speculative.num_drafts
-        if lookup is not None and batch <= lookup.max_seqs:
-            drafts = max(drafts, lookup.max_drafts if batch == 1 else lookup.batch_max_drafts)
-        return min(drafts, self.info.max_rows(batch) - 1)
+        """Most drafts of a copy in a round of ``batch`` sequences: the settings' limit within the tier's rows."""
+        lookup = self._speculative.prompt_lookup
+        if lookup is None or batch > lookup.max_seqs:
+            return 0
+        return min(lookup.max_drafts if batch == 1 else lookup.batch_max_drafts, self.info.max_rows(batch) - 1)
 
     def _pack(self, batch: Tokens[Sequence], copies: Tokens[Copy | None]) -> StepInput:
         """The round as the executor takes it: per sequence its last token, then its drafts."""
@@ -428,6 +465,8 @@ class LocalEngine:
         """Keep a round's tokens up to the first that ends the sequence, tell the drafter, and emit."""
         source = None if copy is None else copy.source
         accepted = len(tokens) - 1
+        if self._chains is not None and copy is not None and source == "model":
+            self._chains.settle(sequence.slot_index, len(copy.tokens), accepted)
         try:
             kept, ending = sequence.walk(tokens, source, accepted)
         except Exception as e:
@@ -444,7 +483,7 @@ class LocalEngine:
             self._turn.copies.append((copy.source, len(copy.tokens), accepted))
         if sequence.drafter is not None:
             try:
-                if copy is not None:
+                if copy is not None and source != "model":
                     sequence.drafter.settle(accepted)
                 sequence.drafter.observe(committed)
                 self._note_drafter(sequence)
@@ -505,7 +544,8 @@ class LocalEngine:
         turn, outbox, ended = self._turn, self._outbox, self._ended
         self._turn, self._outbox, self._ended = Turn(), [], []
         in_executor = turn.prefill_seconds + turn.forward_seconds
-        turn.scheduler_seconds = perf_counter() - started - in_executor
+        # On top of what delivering the turn before took.
+        turn.scheduler_seconds += perf_counter() - started - in_executor
         self._stats.add(turn, self._gauges())
         before = perf_counter()
         deliver(outbox)
@@ -556,6 +596,8 @@ class LocalEngine:
             self._executor.close()
         except Exception:
             _log.exception("the executor could not be closed")
+        if self._chains is not None:
+            self._chains.close()
 
     # ---- the drafter: whatever it does, the engine goes on ----------------------------------------------------------
 
@@ -567,7 +609,7 @@ class LocalEngine:
         request = sequence.request
         if self._drafter is None or not request.lookup:
             return
-        scope = None if self._hermetic else scope_key(self.manifest, request.scope)
+        scope = None if self._hermetic else self._scope_name(request.scope)
         try:
             sequence.drafter = self._drafter.start(sequence.prompt, prediction=sequence.prediction, scope=scope)
             self._note_drafter(sequence)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trtserve.lookup import _native
 from trtserve.lookup.tokens import Tokens
 from trtserve.settings import PromptLookup
@@ -25,6 +28,16 @@ class SharedCopy(NamedTuple):
 
     tokens: list[int]  # at least 1
     match: int  # tokens before them that equal the tail's last tokens, counted to 64
+
+
+class SavedScope(NamedTuple):
+    """One scope's text outside the cache. It fits a cache of any size."""
+
+    name: str
+    tokens: NDArray[np.uint32]  # [n] oldest first; bit 31 marks the first token of a stretch
+    indexed: NDArray[np.uint8]  # [ceil(n / 8)] bit i, least significant first: a key of the table leads to token i
+    documents: int  # inserted into the scope, ever
+    stored_at: int  # seconds since 1970 when the last of them was; 0: never
 
 
 def scope_name(*parts: str) -> str:
@@ -62,6 +75,7 @@ class SharedCache:
         if not 1 <= mb <= 65536:
             raise ValueError(f"shared cache: mb is {mb}; allowed: 1 to 65536")
         self.native = _native.SharedCache(mb << 20, scopes, key_length)
+        self.max_scopes = scopes
 
     @classmethod
     def from_settings(cls, settings: PromptLookup) -> SharedCache | None:
@@ -83,6 +97,30 @@ class SharedCache:
         """
         tokens, match = self.native.propose(scope, tail, limit)
         return SharedCopy(tokens, match) if tokens else None
+
+    def scopes(self) -> list[str]:
+        """Names of the scopes held, most recently used first. From any thread; is no use."""
+        return self.native.names()
+
+    def save(self, scope: str) -> SavedScope | None:
+        """A scope's text; None for a scope that is not held. From any thread; is no use.
+
+        The cache is locked for pieces of 256 KiB, not for the whole scope. A scope that is written meanwhile comes out
+        valid, but may lack what was written after the call began.
+        """
+        saved = self.native.save(scope)
+        return None if saved is None else SavedScope(scope, *saved)
+
+    def restore(self, saved: SavedScope, key_length: int) -> None:
+        """Make a scope of saved text, as the most recently used: its newest tokens, as far as they fit.
+
+        ``key_length`` is that of the cache which saved it. Under the same key length and share the scope proposes, and
+        stores, exactly what the saved one would have. Under another key length its stretches are inserted one by one;
+        those of at most the new key length are lost.
+
+        ValueError where the scope is held already, or the bits do not fit the tokens.
+        """
+        self.native.restore(saved.name, saved.tokens, saved.indexed, key_length, saved.documents, saved.stored_at)
 
     def stats(self) -> SharedCacheStats:
         """May be called from any thread."""

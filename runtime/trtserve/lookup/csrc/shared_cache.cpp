@@ -111,23 +111,38 @@ void ScopeText::read(Place from, std::size_t count, std::uint32_t* out) const no
 }
 
 // Entries are made in the order of their places, so in a smaller table the newest of a set stay, as they would have.
+// A set is fetched some tokens before it is written: each lies in another part of the table.
 void ScopeText::restore(const std::uint32_t* tokens, std::size_t count, const std::uint8_t* indexed) noexcept {
+    constexpr std::size_t kAhead = 16;
+    struct Entry {
+        std::uint64_t mixed;
+        Place place;  // 0: none
+    };
     const auto n = static_cast<std::size_t>(hash_->window());
     const std::size_t first = count > ring_.size() ? count - ring_.size() : 0;
-    Token key[64];  // the longest key
+    Entry ahead[kAhead] = {};
+    const auto enter = [&](Entry& entry) {
+        if (entry.place == 0) return;
+        slots_[oldest_slot(entry.mixed)] = (entry.place << 16) | (entry.mixed & 0xffff);
+        entry.place = 0;
+    };
+    std::uint64_t state = 0;
     std::size_t run = 0;  // tokens of this stretch so far
+    const auto token_at = [&](std::size_t i) { return static_cast<Token>(tokens[i] & ~kStart); };
     for (std::size_t i = first; i < count; ++i) {
+        Entry& entry = ahead[i % kAhead];
+        enter(entry);
         const bool starts = i == first || (tokens[i] & kStart);
-        if (starts) run = 0;
+        if (starts) run = 0, state = 0;
         if (run >= n && (indexed[i / 8] >> (i % 8) & 1)) {
-            for (std::size_t j = 0; j < n; ++j) key[j] = static_cast<Token>(tokens[i - n + j] & ~kStart);
-            const std::uint64_t mixed = mix(hash_->of(key, n));
-            const std::size_t slot = find(key + n, mixed);
-            slots_[slot != kNone ? slot : oldest_slot(mixed)] = (written_ << 16) | (mixed & 0xffff);
+            entry = {mix(state), written_};
+            __builtin_prefetch(&slots_[set_of(entry.mixed)], 1);
         }
-        write(static_cast<Token>(tokens[i] & ~kStart), starts);
+        state = run < n ? hash_->extend(state, token_at(i)) : hash_->roll(state, token_at(i - n), token_at(i));
+        write(token_at(i), starts);
         ++run;
     }
+    for (std::size_t i = 0; i < kAhead; ++i) enter(ahead[(count + i) % kAhead]);
 }
 
 SharedCache::SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens)
