@@ -6,6 +6,7 @@ An engine directory is what ``trtbuild`` writes and every runtime reads::
     recipe.yaml        the resolved recipe
     tokenizer/         tokenizer.json, and chat_template.jinja when the checkpoint has one
     ...                the target's own files: weights.safetensors, *.plan, llm_args.yaml
+    draft_model/       a draft model's weights.safetensors, where there is one
 
 ``load`` refuses a directory that is not exactly what was built: an unknown schema, a missing or altered file. It
 never guesses.
@@ -28,6 +29,7 @@ SCHEMA_VERSION = 1
 MANIFEST_NAME = "engine.json"
 WEIGHTS_NAME = "weights.safetensors"
 TOKENIZER_DIR = "tokenizer"
+DRAFT_MODEL_DIR = "draft_model"
 
 Target = Literal["torch", "tensorrt", "tensorrt_llm"]
 
@@ -78,6 +80,16 @@ class CostCurve(_Record):
     points: tuple[CostPoint, ...]
 
 
+class DraftModelRecord(_Record):
+    """The smaller model of ``drafter: draft_model``. It has the main model's tokenizer."""
+
+    model: DecoderConfig
+    weights_digest: str
+    """SHA-256 of its weights as built."""
+    cost_curve: CostCurve | None = None
+    """The cost of its forwards, by batch and context, one row per sequence at least."""
+
+
 class Manifest(_Record):
     """``engine.json``."""
 
@@ -97,6 +109,7 @@ class Manifest(_Record):
     built_with: dict[str, str]
     """Tool name to version, at least trtlookup and python."""
     cost_curve: CostCurve | None = None
+    draft_model: DraftModelRecord | None = None
     target_info: dict[str, Any] = {}
     """The target's own facts, for example a plan's runtime version. Only that target's modules read it."""
     files: dict[str, FileRecord] = {}

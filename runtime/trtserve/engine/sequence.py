@@ -89,6 +89,17 @@ class Sequence:
         return self._tokens[: self.prompt_len]
 
     @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Prompt and output so far, int32 ``[num_tokens]``, a view."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def slot_index(self) -> int:
+        """The slot's number. Only for a sequence that has one."""
+        assert self.slot is not None
+        return self.slot.index
+
+    @property
     def num_output(self) -> int:
         return self.num_tokens - self.prompt_len
 

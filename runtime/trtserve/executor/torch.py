@@ -86,14 +86,23 @@ class TorchExecutor(Executor):
         cls, engine_dir: Path, manifest: Manifest, *, device: str = "cpu", threads: int | None = None
     ) -> TorchExecutor:
         """The executor of an engine directory. Raises ExecutorError when it cannot run here."""
-        return cls(
-            manifest.model,
-            _read_weights(engine_dir / WEIGHTS_NAME),
-            manifest.limits,
-            manifest.tiers,
-            device=device,
-            threads=threads,
+        return cls.load_weights(
+            engine_dir, manifest.model, manifest.limits, manifest.tiers, device=device, threads=threads
         )
+
+    @classmethod
+    def load_weights(
+        cls,
+        directory: Path,
+        config: DecoderConfig,
+        limits: Limits,
+        tiers: Sequence[Tier],
+        *,
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> TorchExecutor:
+        """The executor of the weights in ``directory``. Raises ExecutorError when it cannot run here."""
+        return cls(config, _read_weights(directory / WEIGHTS_NAME), limits, tiers, device=device, threads=threads)
 
     def prefill(self, slot: int, start: int, tokens: NDArray[np.int32]) -> None:
         if not 1 <= len(tokens) <= self.info.prefill_chunk:
@@ -123,6 +132,36 @@ class TorchExecutor(Executor):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self._live().copy_prefix(source, target, length)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.info.vocab_size
+
+    @property
+    def max_packed_rows(self) -> int:
+        """Most rows of one ``predict``, over all sequences."""
+        return self._max_rows
+
+    def predict(
+        self,
+        slots: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        num_rows: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+    ) -> NDArray[np.int32]:
+        """The most likely token after each sequence's last row, int32 ``[B]``; -1 where a logit is NaN or none is
+        finite. The lowest of equals. Arguments as in ``StepInput``; writes K/V for every row, accepts nothing.
+
+        At most ``max_packed_rows`` rows over all sequences, any number for one.
+        """
+        if len(tokens) > self._max_rows or len(slots) > len(self._logits):
+            raise ValueError(f"{len(tokens)} rows; allowed in one forward: {self._max_rows}")
+        logits = self._logits[: len(slots)]
+        last = np.cumsum(num_rows, dtype=np.int32) - np.int32(1)
+        self._forward(Rows(tokens, slots, lengths, num_rows, last), logits)
+        best = logits.argmax(axis=1)
+        finite = np.isfinite(np.take_along_axis(logits, best[:, None], axis=1)[:, 0])
+        return np.where(finite, best, -1).astype(np.int32)
 
     def logits(self, slot: int, start: int, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
         """The logits of every token of a run, float32 ``[n, vocab_size]``; writes its K/V like ``prefill``.
