@@ -56,7 +56,7 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
         shared = SharedCache.from_settings(lookup) if lookup else None
     except ValueError as e:
         raise OverrideError(str(e)) from e
-    drafter = Drafter(lookup, shared=shared) if lookup else None
+    drafter = Drafter(lookup, shared=shared, cost=manifest.cost_curve) if lookup else None
     with contextlib.ExitStack() as opened:
         file = _shared_cache_file(shared, manifest, overrides)
         if file is not None:

@@ -36,6 +36,7 @@ class Overrides(BaseModel):
     )
     exact_verify: bool | None = Field(default=None, description="row results independent of the row count")
     prompt_lookup_decoding: bool | None = Field(default=None, description="copies on or off")
+    prompt_lookup_policy: str | None = None
     prompt_lookup_ngram: int | None = None
     prompt_lookup_max_drafts: int | None = None
     prompt_lookup_min_match: int | None = None

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DrafterName = Literal["none", "draft_model", "mtp", "eagle3"]
+PolicyName = Literal["adaptive", "window"]
 
 
 class _Strict(BaseModel):
@@ -35,6 +36,10 @@ class SharedCache(_Strict):
 class PromptLookup(_Strict):
     """When a copy is proposed and how long it may be."""
 
+    policy: PolicyName = Field(
+        default="adaptive",
+        description="adaptive: by expected gain, learned; window: latest match, a window that doubles and halves",
+    )
     ngram: int = Field(default=4, ge=1, le=64, description="tokens of the key that finds an earlier occurrence")
     max_drafts: int = Field(default=8, ge=1, le=64, description="drafts of one copy when one sequence is active")
     min_match: int = Field(default=8, ge=1, le=64, description="tokens that must match before a copy is proposed")

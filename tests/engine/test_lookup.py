@@ -20,6 +20,7 @@ from .workload import check, workload
 
 Make = Callable[..., LocalEngine]
 SETTINGS = PromptLookup(ngram=2, min_match=2)
+WINDOW = SETTINGS.model_copy(update={"policy": "window"})
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 
 
@@ -110,7 +111,8 @@ def test_only_finished_requests_are_stored_and_only_what_was_kept(make_engine: M
 
 def test_miss_backoff_shows_in_the_statistics(make_engine: Make) -> None:
     """A model that never repeats anything, on a text that always looks as if it would."""
-    engine = make_engine(drafter=Drafter(SETTINGS), executor={"forced": ids("abcabdabeabfabgabhabiabjabkablabmabnabo")})
+    forced = ids("abcabdabeabfabgabhabiabjabkablabmabnabo")
+    engine = make_engine(drafter=Drafter(WINDOW), executor={"forced": forced})
     done = collect(engine.submit(GenerationRequest(ids("abcabd"), GREEDY.model_copy(update={"max_tokens": 30}))))
     assert done.finish is not None and done.finish.stats.rounds_skipped > 0
     assert engine.metrics()["rounds_skipped_total"] == done.finish.stats.rounds_skipped

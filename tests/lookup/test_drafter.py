@@ -20,7 +20,7 @@ from . import reference
 
 
 def lookup(**changes: int) -> PromptLookup:
-    return PromptLookup.model_validate(changes)
+    return PromptLookup.model_validate({"policy": "window", **changes})
 
 
 def drafter(**changes: int) -> Drafter:
@@ -375,7 +375,7 @@ def test_bad_tokens_are_refused_and_change_nothing() -> None:
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="policy is 'clever'; allowed: window"):
+    with pytest.raises(ValueError, match="policy is 'clever'; allowed: adaptive, window"):
         Drafter(lookup(), policy="clever")
     with pytest.raises(ValueError, match="key length is 4; these settings need 8"):
         Drafter(lookup(), shared=SharedCache(mb=1, scopes=1, key_length=4))

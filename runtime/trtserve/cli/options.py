@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import annotated_types
 import click
 from pydantic import BaseModel
 
 from trtserve.overrides import SAVE_INTERVAL, Overrides
-from trtserve.settings import PromptLookup, SharedCache, Speculative
+from trtserve.settings import PolicyName, PromptLookup, SharedCache, Speculative
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -58,6 +58,13 @@ _LOOKUP = (
         default=None,
         show_default="the engine's",
         help="copy drafts from text seen before",
+    ),
+    option(
+        "--prompt-lookup-policy",
+        type=click.Choice(get_args(PolicyName)),
+        default=None,
+        show_default=f"the engine's; a recipe's: {PromptLookup.model_fields['policy'].default}",
+        help=PromptLookup.model_fields["policy"].description,
     ),
     _setting("--prompt-lookup-ngram", PromptLookup, "ngram"),
     _setting("--prompt-lookup-max-drafts", PromptLookup, "max_drafts"),

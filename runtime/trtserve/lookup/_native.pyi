@@ -60,19 +60,33 @@ class SharedCache:
     @property
     def share_tokens(self) -> int: ...
 
+class VerifyCost:
+    """What a verify costs by its draft rows; make one with ``trtserve.lookup.cost.verify_cost``."""
+
+    def __init__(self, batches: list[int] = ..., rows: list[list[float]] = ...) -> None:
+        """``rows[k][r - 1]``: time of ``batches[k]`` sequences of r rows each, not falling. Nothing given: the default."""
+    def at(self, batch: int, extra: int) -> float:
+        """Time of a verify of ``batch`` sequences and ``extra`` draft rows in all, over that of one without drafts."""
+
+def shipped_priors() -> list[int]:
+    """The adaptive policy's shares, in thousandths, by cell (csrc/odds.h)."""
+
+def divide_rows(chances: list[list[float]], cost: VerifyCost) -> list[int]:
+    """Drafts of each sequence that a round verifies, given each draft's chance (csrc/row_budget.h)."""
+
 class SequenceDrafter:
     """One sequence's side of drafting. Made by ``Drafter.start``, ended by ``Drafter.finish``."""
 
     def observe(self, tokens: Tokens) -> None:
         """Append committed output tokens, in order: what a round emitted, accepted drafts included."""
     def settle(self, accepted: int, verified: int | None = None) -> None:
-        """Tell how many drafts of the last proposal were accepted: moves the window, counts or clears a miss.
+        """Tell how many drafts of the last proposal were accepted: the policy learns from it.
 
         ``verified`` is how many of the drafts went through the verify, where that was fewer than proposed; a copy is
         accepted in full when all verified drafts were. ValueError where no proposal waits, or the numbers do not fit.
         """
     def abandon(self) -> None:
-        """The last proposal was dropped unverified: that neither moves the window nor counts as a miss."""
+        """The last proposal was dropped unverified: that is neither a hit nor a miss."""
     def rewind(self, length: int) -> None:
         """Shrink prompt and output to their first ``length`` tokens, 0 to ``self.length``."""
     @property
@@ -80,13 +94,13 @@ class SequenceDrafter:
         """Tokens of prompt and output."""
     @property
     def window(self) -> int:
-        """Most drafts the next copy may have."""
+        """Policy window: most drafts the next copy may have. Policy adaptive: drafts of the last one."""
     @property
     def backing_off(self) -> bool:
         """The next call of ``propose`` will be skipped after misses."""
     @property
     def rounds_skipped(self) -> int:
-        """Calls of ``propose`` that the miss backoff held back so far."""
+        """Calls of ``propose`` without a copy so far, because of the miss backoff or because none paid."""
     @property
     def finished(self) -> bool: ...
     @property
@@ -102,6 +116,8 @@ class Drafter:
         miss_backoff: int,
         shared: SharedCache | None,
         policy: str,
+        cost: VerifyCost,
+        priors: list[int] | None,
         proposal: type[tuple[Any, ...]],
         no_copy: Any,
         sources: tuple[str, str, str],

@@ -7,13 +7,19 @@ A round, for the sequences that take part in it::
     sequence.settle(accepted)                        # where its proposal was verified, else sequence.abandon()
     sequence.observe(emitted)                        # the round's committed tokens
 
-Sources are asked in order: ``history`` (the sequence's own prompt and output), ``prediction`` (its predicted output),
-``shared`` (finished requests of its scope). Whether, from where and how long a sequence copies is its policy's choice.
+Sources are ``history`` (the sequence's own prompt and output), ``prediction`` (its predicted output) and ``shared``
+(finished requests of its scope). Whether, from where and how long a sequence copies is its policy's choice:
+
+``policy="adaptive"``
+    Every way to go on is a candidate: the copy under way, the places around where one broke, and earlier occurrences of
+    the last tokens, long or short, in any source. Each has a learned chance; the batch's rows go to the likeliest drafts
+    as long as the round's expected tokens per time grow, by what a row costs on this engine. ``min_match`` (but for the
+    shared cache's keys) and ``miss_backoff`` have no part in it. See ``docs/policy.md``.
 
 ``policy="window"``
-    The latest earlier occurrence of the last ``ngram`` tokens counts when the match spans ``min_match``. Length: the
-    least of the limit, the window, and what is left of the source. Each call of ``propose`` that names the sequence is
-    one round for its miss backoff, whatever the limit.
+    Sources in order. The latest earlier occurrence of the last ``ngram`` tokens counts when the match spans
+    ``min_match``. Length: the least of the limit, the window, and what is left of the source. Each call of ``propose``
+    that names the sequence is one round for its miss backoff, whatever the limit.
 
 The prediction is searched like the history, with the sequence's own last tokens. Besides, it is anchored at the
 output's start: while all output so far equals the prediction's beginning (with no output yet, trivially), the copy is
@@ -29,8 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtserve.engine.protocol import SOURCES, Source
+from trtserve.engine_dir import CostCurve
 from trtserve.lookup import _native
 from trtserve.lookup._native import SequenceDrafter
+from trtserve.lookup.cost import verify_cost
 from trtserve.lookup.shared import SharedCache
 from trtserve.lookup.tokens import Tokens
 from trtserve.settings import PromptLookup
@@ -56,20 +64,32 @@ class Drafter:
     """Drafts for the sequences of one engine. One thread calls it and its sequences; another gets a RuntimeError.
 
     Args:
-        settings: ``ngram``, ``max_drafts``, ``min_match`` and ``miss_backoff`` are obeyed here. ``max_seqs`` and
+        settings: ``policy``, ``ngram``, ``max_drafts``, ``min_match`` and ``miss_backoff`` are obeyed here. ``max_seqs`` and
             ``batch_max_drafts`` depend on the batch: the caller obeys them through the limits it gives.
         shared: the cross-request cache, made with ``key_length=settings.effective_min_match``.
-        policy: the name of the drafting policy.
+        policy: the name of the drafting policy; None takes the settings'.
+        cost: the engine's measured curve, which policy ``adaptive`` weighs with; None: 0.05 of a step per draft row.
+        priors: shares of the adaptive policy instead of the shipped ones, in thousandths, for measuring policies.
     """
 
-    def __init__(self, settings: PromptLookup, *, shared: SharedCache | None = None, policy: str = "window") -> None:
+    def __init__(
+        self,
+        settings: PromptLookup,
+        *,
+        shared: SharedCache | None = None,
+        policy: str | None = None,
+        cost: CostCurve | None = None,
+        priors: list[int] | None = None,
+    ) -> None:
         self._native = _native.Drafter(
             ngram=settings.ngram,
             max_drafts=settings.max_drafts,
             min_match=settings.effective_min_match,
             miss_backoff=settings.miss_backoff,
             shared=shared.native if shared else None,
-            policy=policy,
+            policy=policy or settings.policy,
+            cost=verify_cost(cost),
+            priors=priors,
             proposal=Proposal,
             no_copy=NO_COPY,
             sources=cast("tuple[str, str, str]", SOURCES[:3]),

@@ -7,6 +7,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <climits>
 #include <stdexcept>
@@ -14,8 +15,10 @@
 #include <vector>
 
 #include "index.h"
+#include "row_budget.h"
 #include "sequence.h"
 #include "shared_cache.h"
+#include "verify_cost.h"
 #include "window.h"
 
 namespace nb = nanobind;
@@ -99,6 +102,8 @@ struct DrafterState {
     LookupSettings settings;
     std::string policy;
     std::shared_ptr<SharedCache> shared;
+    Priors priors;
+    VerifyCost cost;
     bool busy = false;
     std::uint64_t batch = 0;  // number of the current propose call
 };
@@ -119,8 +124,8 @@ struct PySequence {
 class PyDrafter {
   public:
     PyDrafter(int ngram, int max_drafts, int min_match, int miss_backoff, std::shared_ptr<SharedCache> shared,
-              const std::string& policy, nb::type_object proposal, nb::object none, nb::tuple sources, nb::object empty,
-              nb::object int32)
+              const std::string& policy, const VerifyCost& cost, const std::optional<std::vector<int>>& priors,
+              nb::type_object proposal, nb::object none, nb::tuple sources, nb::object empty, nb::object int32)
         : state_(std::make_shared<DrafterState>()), proposal_(std::move(proposal)), none_(std::move(none)),
           empty_(std::move(empty)), int32_(std::move(int32)), sources_(std::move(sources)) {
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(proposal_.ptr()), &PyTuple_Type) || nb::len(sources_) != 3)
@@ -137,13 +142,15 @@ class PyDrafter {
         state_->settings = {ngram, max_drafts, min_match, miss_backoff};
         state_->policy = policy;
         state_->shared = std::move(shared);
-        Sequence check(state_->settings, policy, std::nullopt, nullptr);  // refuses bad settings now
+        state_->cost = cost;
+        state_->priors = priors ? checked_priors(*priors) : shipped_priors();
+        Sequence check(state_->settings, policy, state_->priors, std::nullopt, nullptr);  // refuses bad settings now
     }
 
     PySequence* start(nb::handle prompt, nb::handle prediction, std::optional<std::string> scope) {
         const Int32s text(prompt, "prompt"), expected(prediction, "prediction");
         auto sequence = std::unique_ptr<PySequence>(
-            new PySequence{state_, Sequence(state_->settings, state_->policy, std::move(scope), state_->shared), 0});
+            new PySequence{state_, Sequence(state_->settings, state_->policy, state_->priors, std::move(scope), state_->shared), 0});
         const Busy busy(state_->busy);
         const nb::gil_scoped_release release;
         sequence->sequence.begin(text.data(), text.size(), expected.data(), expected.size());
@@ -182,10 +189,32 @@ class PyDrafter {
     }
 
     void search(const Int32s& limits) {
-        std::int32_t* out = drafts_.data + drafts_.used;
+        const int most = state_->settings.max_drafts;
+        Token* const begin = drafts_.data + drafts_.used;
+        Token* out = begin;
+        bool weighed = false;
         for (std::size_t i = 0; i < gathered_.size(); ++i) {
-            copies_[i] = gathered_[i]->propose(std::min(limits.data()[i], state_->settings.max_drafts), out);
+            const std::size_t at = static_cast<std::size_t>(out - begin);
+            copies_[i] = gathered_[i]->propose(std::min(limits.data()[i], most), out, chances_.data() + at);
+            offers_[i] = {chances_.data() + at, copies_[i].count};
+            weighed = gathered_[i]->policy().weighs();
             out += copies_[i].count;
+        }
+        if (weighed) divide(begin);
+    }
+
+    // Drops the drafts that do not pay in this batch, and closes the gaps they leave.
+    void divide(Token* begin) {
+        budget_.divide(offers_, state_->cost, taken_);
+        const Token* from = begin;
+        Token* to = begin;
+        for (std::size_t i = 0; i < gathered_.size(); ++i) {
+            if (offers_[i].count == 0) continue;
+            const int count = taken_[i];
+            std::copy_n(from, count, to);
+            from += offers_[i].count;
+            to += count;
+            copies_[i] = gathered_[i]->keep(count);
         }
     }
 
@@ -210,6 +239,8 @@ class PyDrafter {
             gathered_.push_back(&sequence->sequence);
         }
         copies_.resize(count);
+        offers_.resize(count);
+        chances_.resize(count * static_cast<std::size_t>(state_->settings.max_drafts));
         make_room(count);
     }
 
@@ -257,6 +288,10 @@ class PyDrafter {
     nb::tuple sources_;
     std::vector<Sequence*> gathered_;
     std::vector<Copy> copies_;
+    std::vector<double> chances_;
+    std::vector<Offer> offers_;
+    std::vector<int> taken_;
+    RowBudget budget_;
     Drafts drafts_;
 };
 
@@ -380,6 +415,28 @@ NB_MODULE(_native, m) {
         .def_prop_ro("share_slots", [](const SharedCache& self) { return self.share().slots; })
         .def_prop_ro("share_tokens", [](const SharedCache& self) { return self.share().tokens; });
 
+    nb::class_<VerifyCost>(m, "VerifyCost")
+        .def(nb::init<>())
+        .def(nb::init<std::vector<int>, std::vector<std::vector<double>>>(), nb::arg("batches"), nb::arg("rows"))
+        .def("at", [](const VerifyCost& self, int batch, int extra) {
+            if (batch < 1 || extra < 0)
+                throw std::invalid_argument("cost: batch " + std::to_string(batch) + ", extra rows " + std::to_string(extra) +
+                                            "; allowed: at least 1 and 0");
+            return self.at(batch, extra);
+        }, nb::arg("batch"), nb::arg("extra"));
+
+    m.def("shipped_priors", [] {
+        const Priors priors = shipped_priors();
+        return std::vector<int>(priors.begin(), priors.end());
+    });
+    m.def("divide_rows", [](const std::vector<std::vector<double>>& chances, const VerifyCost& cost) {
+        std::vector<Offer> offers;
+        for (const std::vector<double>& of : chances) offers.push_back({of.data(), static_cast<int>(of.size())});
+        std::vector<int> taken;
+        RowBudget().divide(offers, cost, taken);
+        return taken;
+    }, nb::arg("chances"), nb::arg("cost"));
+
     nb::class_<PySequence>(m, "SequenceDrafter")
         .def("observe", [](PySequence& self, nb::handle tokens) {
             const Int32s text(tokens, "tokens");
@@ -400,10 +457,11 @@ NB_MODULE(_native, m) {
         .def_prop_ro("bytes", [](const PySequence& self) { return self.sequence.bytes(); });
 
     nb::class_<PyDrafter>(m, "Drafter")
-        .def(nb::init<int, int, int, int, std::shared_ptr<SharedCache>, const std::string&, nb::type_object, nb::object, nb::tuple,
+        .def(nb::init<int, int, int, int, std::shared_ptr<SharedCache>, const std::string&, const VerifyCost&,
+                      const std::optional<std::vector<int>>&, nb::type_object, nb::object, nb::tuple,
                       nb::object, nb::object>(),
              nb::arg("ngram"), nb::arg("max_drafts"), nb::arg("min_match"), nb::arg("miss_backoff"),
-             nb::arg("shared").none(), nb::arg("policy"), nb::arg("proposal"), nb::arg("no_copy"), nb::arg("sources"),
+             nb::arg("shared").none(), nb::arg("policy"), nb::arg("cost"), nb::arg("priors").none(), nb::arg("proposal"), nb::arg("no_copy"), nb::arg("sources"),
              nb::arg("empty"), nb::arg("int32"))
         .def("start", &PyDrafter::start, nb::arg("prompt").none(), nb::arg("prediction").none(), nb::arg("scope").none(),
              nb::rv_policy::take_ownership)

@@ -16,24 +16,33 @@ namespace trtlookup {
 
 class Sequence {
   public:
-    Sequence(const LookupSettings& settings, const std::string& policy, std::optional<std::string> scope,
-             std::shared_ptr<SharedCache> shared)
-        : policy_(make_policy(policy, settings)), history_(settings.ngram), scope_(scope.value_or("")),
+    Sequence(const LookupSettings& settings, const std::string& policy, const Priors& priors,
+             std::optional<std::string> scope, std::shared_ptr<SharedCache> shared)
+        : policy_(make_policy(policy, settings, priors)), history_(settings.ngram), scope_(scope.value_or("")),
           shared_(scope ? std::move(shared) : nullptr) {}
 
     // Called once, before anything else.
     void begin(const Token* prompt, std::size_t prompt_length, const Token* prediction, std::size_t prediction_length) {
         history_.append(prompt, prompt_length);
         prompt_length_ = prompt_length;
-        if (prediction_length == 0) return;
-        prediction_.emplace(history_.ngram());
-        prediction_->append(prediction, prediction_length);
+        if (prediction_length > 0) {
+            prediction_.emplace(history_.ngram());
+            prediction_->append(prediction, prediction_length);
+        }
+        policy_->observed(sources(), 0);
     }
 
-    // At most `limit` drafts, at most as many as fit `out`. With no copy, nothing waits to be settled.
-    Copy propose(int limit, Token* out) {
-        const Sources sources(history_, prompt_length_, prediction_ ? &*prediction_ : nullptr, agreed_, shared_.get(), scope_);
-        waiting_ = policy_->propose(sources, limit, out);
+    // At most `limit` drafts, at most as many as fit `out` and `chances`. With no copy, nothing waits to be settled.
+    Copy propose(int limit, Token* out, double* chances) {
+        waiting_ = policy_->propose(sources(), limit, out, chances);
+        return waiting_;
+    }
+
+    // Of a policy that weighs: only the first `count` drafts are put to the verify.
+    Copy keep(int count) noexcept {
+        policy_->keep(count);
+        waiting_.count = count;
+        if (count == 0) waiting_ = {};
         return waiting_;
     }
 
@@ -55,19 +64,17 @@ class Sequence {
     void abandon() noexcept { waiting_ = {}; }
 
     void observe(const Token* tokens, std::size_t count) {
+        const std::size_t from = history_.size();
         history_.append(tokens, count);
-        if (!prediction_) return;
-        const std::size_t output = history_.size() - prompt_length_ - count;
-        if (agreed_ != output) return;
-        while (agreed_ < output + count && agreed_ < prediction_->size() &&
-               prediction_->tokens()[agreed_] == history_.tokens()[prompt_length_ + agreed_])
-            ++agreed_;
+        agree(from - prompt_length_, count);
+        policy_->observed(sources(), from);
     }
 
     void rewind(std::size_t length) {
         history_.truncate(length);
         prompt_length_ = std::min(prompt_length_, length);
         agreed_ = std::min(agreed_, length - prompt_length_);
+        policy_->rewound(length);
     }
 
     // Ends the sequence: its text goes to the shared cache where `store` and it has a scope, its memory is freed.
@@ -84,9 +91,20 @@ class Sequence {
     bool finished() const noexcept { return finished_; }
     const NgramIndex& history() const noexcept { return history_; }
     const Policy& policy() const noexcept { return *policy_; }
-    std::size_t bytes() const noexcept { return history_.bytes() + (prediction_ ? prediction_->bytes() : 0); }
+    std::size_t bytes() const noexcept { return history_.bytes() + (prediction_ ? prediction_->bytes() : 0) + policy_->bytes(); }
 
   private:
+    Sources sources() const noexcept {
+        return Sources(history_, prompt_length_, prediction_ ? &*prediction_ : nullptr, agreed_, shared_.get(), scope_);
+    }
+
+    void agree(std::size_t output, std::size_t count) noexcept {
+        if (!prediction_ || agreed_ != output) return;
+        while (agreed_ < output + count && agreed_ < prediction_->size() &&
+               prediction_->tokens()[agreed_] == history_.tokens()[prompt_length_ + agreed_])
+            ++agreed_;
+    }
+
     std::unique_ptr<Policy> policy_;
     NgramIndex history_;
     std::size_t prompt_length_ = 0;

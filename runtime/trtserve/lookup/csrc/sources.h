@@ -36,6 +36,10 @@ class Sources {
         : history_(history), prompt_length_(prompt_length), prediction_(prediction), agreed_(agreed), shared_(shared),
           scope_(scope) {}
 
+    const NgramIndex& text() const noexcept { return history_; }                  // prompt and output
+    const NgramIndex* prediction_text() const noexcept { return prediction_; }  // null without one
+    bool has_shared() const noexcept { return shared_ != nullptr; }
+
     // After the latest earlier occurrence of the last n-gram.
     Place history() const noexcept { return place(history_, history_.latest()); }
 

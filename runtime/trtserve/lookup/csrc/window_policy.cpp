@@ -16,7 +16,7 @@ class WindowPolicy final : public Policy {
     explicit WindowPolicy(const LookupSettings& settings)
         : min_match_(settings.min_match), window_(settings.max_drafts, settings.miss_backoff) {}
 
-    Copy propose(const Sources& sources, int limit, Token* out) override {
+    Copy propose(const Sources& sources, int limit, Token* out, double*) override {
         if (window_.skip_round()) return {};
         limit = std::min(limit, window_.size());
         if (limit == 0) return {};
@@ -47,6 +47,8 @@ class WindowPolicy final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_window_policy(const LookupSettings& settings) { return std::make_unique<WindowPolicy>(settings); }
+std::unique_ptr<Policy> make_window_policy(const LookupSettings& settings, const Priors&) {
+    return std::make_unique<WindowPolicy>(settings);
+}
 
 }  // namespace trtlookup
