@@ -1,0 +1,16 @@
+"""``installed(line)``: a ``tensorrt_llm`` made from a contract, for the length of a ``with``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import ModuleType
+
+from . import builder, modules, pytorch
+from .contract import LINES, ContractViolation, load
+
+__all__ = ["LINES", "ContractViolation", "installed", "load"]
+
+
+def installed(line: str, version: str | None = None) -> AbstractContextManager[ModuleType]:
+    behaviour = builder.BEHAVIOUR if line == "1.2" else pytorch.BEHAVIOUR
+    return modules.installed(line, behaviour, version)
