@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from trtserve import engine_dir
+from trtserve import drafters, engine_dir
+from trtserve.drafters import ChainDrafter
 from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import Engine
 from trtserve.engine_dir import Manifest
@@ -45,11 +46,6 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
 
         tokenizer = Tokenizer.load(path, manifest.tokenizer)
         return Loaded(open_engine(path, manifest, overrides, speculative, tokenizer), tokenizer)
-    if speculative.drafter != "none":
-        raise ExecutorError(
-            f"{path}: its drafter is {speculative.drafter}, which target {manifest.target} does not run in this "
-            "process; allowed: none"
-        )
     tokenizer = Tokenizer.load(path, manifest.tokenizer)
     lookup = speculative.prompt_lookup
     try:
@@ -63,6 +59,9 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
             opened.callback(file.close)
         executor = _load_executor(path, manifest, overrides)
         opened.callback(executor.close)
+        chain_drafter = _open_chain_drafter(path, manifest, overrides, executor)
+        if chain_drafter is not None:
+            opened.callback(chain_drafter.close)
         if speculative.exact_verify and not executor.info.exact:
             _log.warning(
                 "exact_verify: device %s cannot promise results that do not depend on the row count; texts with lookup "
@@ -79,6 +78,7 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
             hermetic=overrides.hermetic,
             shared_cache=shared,
             shared_cache_file=file,
+            chain_drafter=chain_drafter,
         )
         opened.pop_all()  # the engine's own from here on
     return Loaded(engine, tokenizer)
@@ -98,6 +98,18 @@ def _shared_cache_file(shared: SharedCache | None, manifest: Manifest, overrides
         )
     except SnapshotError as e:
         raise OverrideError(f"shared_cache_path: {e}") from e
+
+
+def _open_chain_drafter(
+    path: Path, manifest: Manifest, overrides: Overrides, executor: Executor
+) -> ChainDrafter | None:
+    """What drafts in the rounds that have no copy, where the engine was built with it."""
+    name = manifest.speculative.drafter
+    if name == "none":
+        return None
+    return drafters.open_drafter(
+        name, drafters.Opening(path, manifest, executor, device=overrides.device, threads=overrides.threads)
+    )
 
 
 def _load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Executor:

@@ -103,3 +103,15 @@ def plan_tiers(limits: Limits, speculative: Speculative) -> tuple[Tier, ...]:
         Tier(name="full", batch=limits.max_batch_size, rows=drafts + 1),
         Tier(name="prefill", batch=1, rows=limits.prefill_chunk),
     )
+
+
+def plan_draft_tiers(limits: Limits) -> tuple[Tier, ...]:
+    """The tiers of a draft model beside an engine of these limits.
+
+    Two rows for each sequence: after a chain accepted whole, its last draft and the token behind it are both new.
+    """
+    return (
+        Tier(name="lone", batch=1, rows=2),
+        Tier(name="full", batch=limits.max_batch_size, rows=2),
+        Tier(name="prefill", batch=1, rows=limits.prefill_chunk),
+    )
