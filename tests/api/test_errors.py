@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -141,7 +142,11 @@ def test_harmless_and_neutral_fields_are_accepted(client: openai.OpenAI) -> None
         (b"\xff\xfe{", "UTF-8"),
         (b"[" * 100_000, "nested"),
         (b'{"model": "\\ud800"}', "surrogate"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "JSON"),
+        (b'{"model": "\xed\xa0\x80"}', "UTF-8"),
+        (b'{"\xed\xa0\x80": 1}', "UTF-8"),
+        ('{"model": "\\ud800"}'.encode("utf-16"), "UTF-8"),
+        ('{"model": "x"}'.encode("utf-32-le"), "not JSON"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "too many digits"),
     ],
 )
 def test_a_body_that_is_no_json_object(shared: Served, body: bytes, says: str) -> None:
@@ -149,6 +154,16 @@ def test_a_body_that_is_no_json_object(shared: Served, body: bytes, says: str) -
     assert response.status_code == 400
     assert says in error_of(response)["message"]
     assert error_of(response)["code"] == "invalid_json"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body(shared: Served) -> None:
+    body = b"\xef\xbb\xbf" + json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+    assert shared.post(CHAT, content=body, headers={"content-type": "application/json"}).status_code == 200
+
+
+def test_a_message_stays_short_whatever_it_repeats(shared: Served) -> None:
+    response = shared.post(CHAT, json={"messages": SAY, "seed": 10**4000})
+    assert response.status_code == 400 and len(error_of(response)["message"]) <= 2000
 
 
 def test_other_media_types_are_refused(shared: Served) -> None:
@@ -220,6 +235,8 @@ def test_what_the_engine_raises(serve: Serve, error: Exception, status: int, cod
     assert response.status_code == status
     assert error_of(response)["code"] == code
     assert ("retry-after" in response.headers) == (status == 503)
+    # After a bug the HTTP server drops the connection, and says so, or a client would send its next request into it.
+    assert (response.headers.get("connection") == "close") == (code == "internal_error")
     assert served.post(CHAT, json={"messages": SAY}).status_code == 200
 
 

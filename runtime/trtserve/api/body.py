@@ -15,8 +15,12 @@ from trtserve.api.fields import known_fields
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
+class _ConstantError(ValueError):
+    """NaN or an infinity by name, which Python reads and JSON does not have."""
+
+
 def _reject_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+    raise _ConstantError(f"{name} is not JSON")
 
 
 async def _read(request: Request, limit: int) -> bytes:
@@ -35,7 +39,9 @@ async def _read(request: Request, limit: int) -> bytes:
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body, parse_constant=_reject_constant)
+        # Not left to json.loads, which also reads UTF-16 and UTF-32 and lets encoded surrogates pass. A byte order mark
+        # is no part of the text.
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_reject_constant)
         if b"\\ud" in body.lower():
             # Half of a surrogate pair is valid JSON but no text: nothing could tokenize it, or echo it in an error.
             json.dumps(value, ensure_ascii=False).encode()
@@ -50,8 +56,10 @@ def _parse(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as e:
         where = f"line {e.lineno}, column {e.colno}"
         raise invalid(f"The request body is not JSON: {e.msg} at {where}.", code="invalid_json") from None
-    except ValueError as e:
+    except _ConstantError as e:
         raise invalid(f"The request body is not JSON: {e}.", code="invalid_json") from None
+    except ValueError:  # an integer of more digits than Python converts
+        raise invalid("The request body has a number with too many digits.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise invalid("The request body must be a JSON object.", code="invalid_json")
     return value

@@ -21,6 +21,8 @@ log = logging.getLogger("trtserve.api")
 
 #: Seconds a client is told to wait when the server is going away: another replica should take the request.
 DRAIN_RETRY_AFTER = 5
+#: Characters of an error's message.
+MAX_MESSAGE = 2000
 
 
 class ApiError(Exception):
@@ -36,6 +38,8 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        # Numbers and names of any length are repeated in messages.
+        message = message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
         super().__init__(message)
         self.status = status
         self.message = message
@@ -164,9 +168,11 @@ def install(app: FastAPI) -> None:
 
     async def bug(request: Request, _: Exception) -> Response:
         log.error("%s %s failed inside the server", request.method, request.url.path)
-        return error_response(
-            ApiError(500, "The server failed on this request.", type="server_error", code="internal_error")
-        )
+        # The error goes on to the HTTP server, which gives up the connection: a client must not send another request
+        # into it.
+        headers = {"Connection": "close"}
+        message = "The server failed on this request."
+        return error_response(ApiError(500, message, type="server_error", code="internal_error", headers=headers))
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(EngineError, engine_error)
