@@ -1,6 +1,7 @@
-"""Runs the kernels' quick tests on one compiled library: ``python battery.py LIBRARY``. Raises at the first failure.
+"""Runs the kernels' quick tests on one compiled library, up to the first failure: ``python battery.py LIBRARY [FILE]``.
 
-What test_mutants.py asks of a mutant; the tests are those of test_numbers, test_emulated_kernels, test_lookup_kernel.
+FILE is the source that differs: what tests it most directly runs first. What test_mutants.py asks of a mutant; the
+tests are those of test_numbers, test_emulated_kernels and test_lookup_kernel.
 """
 
 from __future__ import annotations
@@ -41,10 +42,15 @@ def cases(emulated: Emulated) -> list[Callable[[], None]]:
     ]
 
 
-def main(library: str) -> None:
-    for case in cases(Emulated(Path(library))):
+def main(library: str, file: str = "") -> None:
+    ordered = cases(Emulated(Path(library)))
+    if file.startswith("lookup"):
+        ordered.reverse()
+    elif not file.startswith("numbers"):
+        ordered = ordered[5:] + ordered[:5]
+    for case in ordered:
         case()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -35,9 +35,9 @@ def succeeds(*command: str | Path, **environment: str) -> bool:
     return done.returncode == 0
 
 
-def passes_battery(csrc: Path, header: Path, work: Path) -> bool:
+def passes_battery(csrc: Path, header: Path, work: Path, file: str = "") -> bool:
     library = compile_emulated(csrc, "emulated.cpp", work / "kernels.so", "-O0", "-include", str(header))
-    return succeeds(sys.executable, BATTERY, library)
+    return succeeds(sys.executable, BATTERY, library, file)
 
 
 def passes_sanitizer(csrc: Path, work: Path) -> bool:
@@ -69,7 +69,7 @@ def test_the_source_as_it_is_passes(tmp_path: Path, header: Path, sanitizer: Non
     assert passes_sanitizer(CSRC, tmp_path)
 
 
-def survivors(mutants: list[dict[str, Any]], work: Path, passes: Callable[[Path, Path], bool]) -> list[str]:
+def survivors(mutants: list[dict[str, Any]], work: Path, passes: Callable[[Path, Path, str], bool]) -> list[str]:
     def survives(number: int) -> bool:
         mutant = mutants[number]
         own = work / str(number)
@@ -80,7 +80,7 @@ def survivors(mutants: list[dict[str, Any]], work: Path, passes: Callable[[Path,
         text = (csrc / mutant["file"]).read_text()
         assert text.count(mutant["find"]) == 1, f"{mutant['name']}: found {text.count(mutant['find'])} times"
         (csrc / mutant["file"]).write_text(text.replace(mutant["find"], mutant["put"]))
-        return passes(csrc, own)
+        return passes(csrc, own, mutant["file"])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [m["name"] for m, alive in zip(mutants, pool.map(survives, range(len(mutants))), strict=True) if alive]
@@ -88,8 +88,9 @@ def survivors(mutants: list[dict[str, Any]], work: Path, passes: Callable[[Path,
 
 def test_every_fault_in_logic_is_found(tmp_path: Path, header: Path) -> None:
     mutants = [m for m in MUTANTS if m.get("by") != "races"]
-    assert survivors(mutants, tmp_path, lambda csrc, work: passes_battery(csrc, header, work)) == []
+    assert survivors(mutants, tmp_path, lambda csrc, work, file: passes_battery(csrc, header, work, file)) == []
 
 
 def test_every_race_is_found(tmp_path: Path, sanitizer: None) -> None:
-    assert survivors([m for m in MUTANTS if m.get("by") == "races"], tmp_path, passes_sanitizer) == []
+    mutants = [m for m in MUTANTS if m.get("by") == "races"]
+    assert survivors(mutants, tmp_path, lambda csrc, work, _: passes_sanitizer(csrc, work)) == []

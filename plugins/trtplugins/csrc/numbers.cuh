@@ -60,8 +60,8 @@ TL_FN float to_float(Half x) {
   // Moving exponent and fraction into place leaves a value 2^112 too small, subnormals included; the product is exact.
   const u32 magnitude = static_cast<u32>(x.bits & 0x7fffu) << 13;
   const u32 finite = bits_of(float_of(magnitude) * 0x1p112f);
-  const u32 wide = magnitude >= (0x7c00u << 13) ? (magnitude | 0x7f800000u) : finite;
-  return float_of(wide | (static_cast<u32>(x.bits & 0x8000u) << 16));
+  const u32 special = static_cast<int>(magnitude) >= (0x7c00 << 13) ? 0x7f800000u : 0u;  // infinity and NaN
+  return float_of(finite | special | (static_cast<u32>(x.bits & 0x8000u) << 16));
 #endif
 }
 
@@ -103,9 +103,8 @@ TL_FN u64 weight_of(float d) {
   p = add(mul(p, r), 0.5f);
   p = add(mul(p, r), 1.0f);
   p = add(mul(p, r), 1.0f);
-  const u64 scaled = static_cast<u64>(static_cast<u32>(static_cast<int>(mul(p, 1073741824.0f)))) << 2;
-  const u64 weight = scaled >> static_cast<u32>(static_cast<int>(-k));
-  return d > -23.0f ? weight : 0;
+  const int scaled = d > -23.0f ? static_cast<int>(mul(p, 1073741824.0f)) : 0;
+  return (static_cast<u64>(scaled) << 2) >> static_cast<u64>(static_cast<int>(-k));
 }
 
 // The weight of a logit at a temperature, relative to the row's highest logit, which weighs 2^32.
