@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from trtserve.engine.protocol import (
@@ -133,25 +134,34 @@ class Engine:
                 prompt=self.tokens(prompt),
                 params=params,
                 scope=scope or Scope(),
-                prediction=self.tokenizer.encode(prediction).tolist() if isinstance(prediction, str) else prediction,
+                prediction=self._text_tokens(prediction, "prediction") if isinstance(prediction, str) else prediction,
                 lookup=lookup,
             )
         )
 
     def tokens(self, prompt: Prompt) -> Sequence[int]:
         """The token ids that ``generate`` makes of a prompt."""
+        if isinstance(prompt, str):
+            return self._text_tokens(prompt, "prompt", add_bos=self.manifest.tokenizer.add_bos)
+        if not isinstance(prompt, Sequence | np.ndarray) or isinstance(prompt, bytes):
+            raise RequestError(
+                f"the prompt is of type {type(prompt).__name__}; allowed: a text, a list of token ids or of messages",
+                "prompt",
+            )
+        if not len(prompt) or not isinstance(prompt[0], Mapping):
+            return prompt  # type: ignore[return-value]
         try:
-            if isinstance(prompt, str):
-                text, add_bos = prompt, self.manifest.tokenizer.add_bos
-            elif len(prompt) and isinstance(prompt[0], Mapping):
-                # The template writes its own BOS.
-                text, add_bos = self.tokenizer.apply_chat_template(prompt), False  # type: ignore[arg-type]
-            else:
-                return prompt  # type: ignore[return-value]
-            ids: list[int] = self.tokenizer.encode(text, add_bos=add_bos).tolist()
-            return ids
-        except (ChatTemplateError, ValueError) as e:
+            text = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
+        except ChatTemplateError as e:
             raise RequestError(str(e), "prompt") from e
+        return self._text_tokens(text, "prompt")  # The template writes its own BOS.
+
+    def _text_tokens(self, text: str, param: str, add_bos: bool = False) -> list[int]:
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_bos=add_bos).tolist()
+        except ValueError as e:
+            raise RequestError(str(e), param) from e
+        return ids
 
     def metrics(self) -> EngineMetrics:
         """Counters and gauges of all requests so far."""

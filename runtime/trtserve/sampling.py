@@ -32,7 +32,9 @@ class SamplingParams(BaseModel):
     top_k: int = Field(default=0, ge=0, description="keep the k most likely tokens; 0 keeps all")
     top_p: float = Field(default=1.0, gt=0, le=1, description="keep the smallest set of at least this probability")
     min_p: float = Field(default=0.0, ge=0, le=1, description="drop tokens below this share of the most likely one's")
-    repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="of prompt and output tokens; 1 is off")
+    repetition_penalty: float = Field(
+        default=1.0, ge=0.01, le=100, description="of prompt and output tokens; 1 is off, below 1 favours repetition"
+    )
     presence_penalty: float = Field(default=0.0, ge=-2, le=2, description="once per token already in the output")
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2, description="per occurrence in the output")
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import doctest
 import logging
+import os
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,9 +96,17 @@ def test_a_numpy_prompt(engine: Engine) -> None:
         ([], {}, "prompt", "empty"),
         ("x" * 300, {}, "prompt", "300 tokens"),
         ("x\ud800", {}, "prompt", "surrogate"),
+        (None, {}, "prompt", "type NoneType"),
+        (5, {}, "prompt", "type int"),
+        (b"x", {}, "prompt", "type bytes"),
+        ("x", {"prediction": "x\ud800"}, "prediction", "surrogate"),
+        ("x", {"scope": "alice"}, "scope", "must be a Scope, not str"),
+        ("x", {"scope": Scope(tenant=5)}, "scope", "scope.tenant must be text"),  # type: ignore[arg-type]
+        ("x", {"scope": Scope(salt="\ud800")}, "scope", "surrogate"),
         ([{"content": 1}], {"max_tokens": 300}, "max_tokens", "max_tokens is 300"),
         ("x", {"temprature": 1}, "temprature", "not a sampling parameter; allowed: max_tokens"),
         ("x", {"top_p": 2}, "top_p", "less than or equal to 1, not 2"),
+        ("x", {"repetition_penalty": 1e-320}, "repetition_penalty", "greater than or equal to 0.01"),
         ("x", {"params": SamplingParams(), "seed": 1}, "params", "give params or seed"),
     ],
 )
@@ -103,6 +114,44 @@ def test_refusals(engine: Engine, prompt: object, arguments: dict[str, object], 
     with pytest.raises(RequestError, match=message) as e:
         engine.generate(prompt, **arguments)  # type: ignore[arg-type]
     assert e.value.param == param
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1e-320},
+        {"temperature": 100.0, "top_k": 1 << 80},
+        {"top_p": 1e-320, "seed": (1 << 64) - 1},
+        {"min_p": 1.0, "seed": -(1 << 63)},
+        {"repetition_penalty": 0.01, "temperature": 1e-6},
+        {"repetition_penalty": 100.0, "presence_penalty": 2.0, "frequency_penalty": -2.0},
+        {"logit_bias": {5: 100.0, 6: -100.0}, "min_tokens": 20},
+    ],
+)
+def test_parameters_at_their_ends_are_served(engine: Engine, sampling: dict[str, Any]) -> None:
+    sampling = {"seed": 1, "max_tokens": 20, "ignore_eos": True, **sampling}
+    want = engine.generate(TEXT, lookup=False, **sampling)
+    assert len(want.tokens) == 20
+    assert tokens(engine.generate(TEXT, prediction=TEXT, **sampling)) == tokens(want)
+
+
+def test_after_a_fork_the_child_is_told(engine: Engine) -> None:
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
+        child = os.fork()
+    if child == 0:
+        try:
+            engine.submit("x")
+            said = "taken"
+        except EngineClosedError as e:
+            said = str(e)
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as f:
+        assert "not in this process" in f.read()
+    os.waitpid(child, 0)
 
 
 def test_leaving_a_stream_cancels(engine: Engine) -> None:

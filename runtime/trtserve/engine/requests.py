@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtserve.engine.protocol import GenerationRequest, RequestError
+from trtserve.engine.protocol import GenerationRequest, RequestError, Scope
 
 
 def token_array(tokens: Sequence[int], vocab_size: int, param: str) -> NDArray[np.int32]:
@@ -68,3 +68,17 @@ def check_parameter_tokens(request: GenerationRequest, vocab_size: int) -> None:
                 raise RequestError(
                     f"{param}: token {token} is outside the vocabulary; allowed: 0 to {vocab_size - 1}", param
                 )
+
+
+def check_scope(scope: Scope) -> None:
+    """Raises RequestError for a scope that cannot name a partition: each part must be text."""
+    if not isinstance(scope, Scope):
+        raise RequestError(f"scope must be a Scope, not {type(scope).__name__}", "scope")
+    for name in ("tenant", "adapter", "salt"):
+        part = getattr(scope, name)
+        if not isinstance(part, str):
+            raise RequestError(f"scope.{name} must be text, not {type(part).__name__}", "scope")
+        try:
+            part.encode()
+        except UnicodeEncodeError as e:
+            raise RequestError(f"scope.{name} has a lone surrogate at character {e.start}", "scope") from e
