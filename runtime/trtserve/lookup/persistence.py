@@ -37,6 +37,7 @@ class Persistence:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._failing = False
+        self._pid = os.getpid()
         self._key = KeyFile(self.path)
         self.names = ScopeNames(self._key.key, model_key)
         try:
@@ -75,8 +76,8 @@ class Persistence:
             return True
 
     def close(self) -> None:
-        """Save for the last time and give up the file. A second call does nothing."""
-        if self._closing.is_set():
+        """Save for the last time and give up the file. A second call does nothing, nor does one in a forked process."""
+        if self._closing.is_set() or os.getpid() != self._pid:
             return
         self._closing.set()
         if self._thread.ident is not None:

@@ -84,14 +84,13 @@ class Snapshot:
         self.path = path
         # Not blocking: a FIFO in the file's place must not hold up a start.
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise
         except OSError as e:
             raise SnapshotError(f"cannot be opened: {e.strerror}") from e
-        self._file = os.fdopen(fd, "rb", buffering=0)
         try:
-            status = os.fstat(fd)
+            status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode):
                 raise SnapshotError("is not a regular file")
             self.header = self._read_header(status.st_size, key)
@@ -175,9 +174,9 @@ class Snapshot:
 
     def _exactly(self, offset: int, count: int) -> bytes:
         """``count`` bytes, which the file is known to have."""
-        parts, fd = [], self._file.fileno()
+        parts = []
         while count:
-            part = os.pread(fd, min(count, 1 << 30), offset)
+            part = os.pread(self._fd, min(count, 1 << 30), offset)
             if not part:
                 raise SnapshotError("is truncated: it became shorter while it was read")
             parts.append(part)
@@ -185,7 +184,10 @@ class Snapshot:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        self._file.close()
+        """A second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Snapshot:
         return self

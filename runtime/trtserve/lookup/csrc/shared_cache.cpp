@@ -259,7 +259,9 @@ std::optional<SavedText> SharedCache::save(const std::string& name) const {
         place += count;
     }
     saved.tokens.erase(saved.tokens.begin(), saved.tokens.begin() + static_cast<std::ptrdiff_t>(lost - first));
+    if (!saved.tokens.empty()) saved.tokens.front() |= ScopeText::kStart;  // what is left of its stretch
     saved.indexed.resize((saved.tokens.size() + 7) / 8);
+    const ScopeText::Place first_key = lost + static_cast<ScopeText::Place>(key_length());
 
     std::size_t slot = 0;
     for (bool more = true; more;) {
@@ -269,7 +271,7 @@ std::optional<SavedText> SharedCache::save(const std::string& name) const {
         const std::size_t stop = std::min(scope->text.slots(), slot + kPiece / sizeof(std::uint64_t));
         for (; slot < stop; ++slot) {
             const ScopeText::Place place = scope->text.entry(slot);
-            if (place == 0 || place < lost || place >= end) continue;
+            if (place == 0 || place < first_key || place >= end) continue;
             const auto i = static_cast<std::size_t>(place - lost);
             saved.indexed[i / 8] = static_cast<std::uint8_t>(saved.indexed[i / 8] | 1u << (i % 8));
         }
