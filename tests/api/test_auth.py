@@ -97,11 +97,20 @@ def test_a_changed_file_is_read_again(serve: Serve, tokens: Path, monkeypatch: p
         ("a: []\n", "no token"),
         (f"a: {ALICE}\nb: {ALICE}\n", "line 2"),
         (f'"": {ALICE}\n', "name"),
+        (f'"\\ud800": {ALICE}\n', "printable"),
+        (f"a: {ALICE}\na: {BOB}\n", "named twice"),
+        ("a: null\n", "needs a token"),
+        ("a: [~]\n", "needs a token"),
+        ('{"a": null}', "needs a token"),
+        ("a: !!binary YWxpY2UtdG9rZW4tMDEyMw==\n", "needs a token"),
+        (f'a: "{ALICE} "\n', "no header can carry"),
+        (f"a: {ALICE}\u00e9\n", "no header can carry"),
+        ("a: " + "[" * 5000, "nested"),
     ],
 )
 def test_an_unusable_file_is_refused_without_showing_tokens(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "tokens"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
     with pytest.raises(AuthConfigError) as caught:
         read_tokens(path)
@@ -115,6 +124,8 @@ def test_json_and_numbers_are_tokens_as_written(tmp_path: Path) -> None:
     assert set(read_tokens(path).values()) == {"alice"}
     path.write_text("alice: 00123456789012345678\n")
     assert TokenAuth(path).authenticate("Bearer 00123456789012345678") == "alice"
+    path.write_text('alice: "null"\n')
+    assert TokenAuth(path).authenticate("Bearer null") == "alice"
 
 
 def test_loose_permissions_and_short_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -43,8 +43,9 @@ def _digest(token: str) -> bytes:
 def read_tokens(path: Path) -> dict[bytes, str]:
     """Token digest to tenant, from a YAML or JSON mapping of tenant to a token or a list of tokens.
 
-    Raises AuthConfigError: no such file, not a mapping, an empty name or token, a token of two tenants, a file that
-    others may write. A file that others may read, and a short token, are warned of.
+    A token is visible ASCII without spaces, which is what a header can carry. Raises AuthConfigError: no such file, not
+    a mapping, a name or token that is none, a tenant named twice, a token of two tenants, a file that others may write.
+    A file that others may read, and a short token, are warned of.
     """
     try:
         mode = path.stat().st_mode
@@ -62,16 +63,27 @@ def read_tokens(path: Path) -> dict[bytes, str]:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise AuthConfigError(f"{path}{where}: is neither YAML nor JSON") from None
+    except RecursionError:
+        raise AuthConfigError(f"{path}: is nested too deeply; must map each tenant to its token") from None
     if not isinstance(root, yaml.MappingNode) or not root.value:
         raise AuthConfigError(f"{path}: must map each tenant to its token, one 'tenant: token' a line")
     tokens: dict[bytes, str] = {}
+    names: set[str] = set()
     for key, value in root.value:
         where = f"{path}, line {key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode) or not key.value:
-            raise AuthConfigError(f"{where}: a tenant's name must be a non-empty string")
+        if not _is_text(key) or not key.value.isprintable():
+            raise AuthConfigError(f"{where}: a tenant's name must be a non-empty string of printable characters")
+        if key.value in names:
+            raise AuthConfigError(f"{where}: tenant {key.value!r} is named twice; give it a list of tokens")
+        names.add(key.value)
         for node in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-            if not isinstance(node, yaml.ScalarNode) or not node.value or not node.value.isprintable():
+            if not _is_text(node):
                 raise AuthConfigError(f"{where}: tenant {key.value!r} needs a token or a list of tokens")
+            if not all("!" <= char <= "~" for char in node.value):
+                raise AuthConfigError(
+                    f"{where}: tenant {key.value!r} has a token that no header can carry; allowed: visible ASCII "
+                    "characters without spaces"
+                )
             if len(node.value) < MIN_TOKEN_LENGTH:
                 log.warning("%s: a token of under %d characters is easy to guess", where, MIN_TOKEN_LENGTH)
             if tokens.setdefault(_digest(node.value), key.value) != key.value:
@@ -79,6 +91,17 @@ def read_tokens(path: Path) -> dict[bytes, str]:
     if not tokens:
         raise AuthConfigError(f"{path}: holds no token")
     return tokens
+
+
+def _is_text(node: yaml.Node) -> bool:
+    """Whether a node is non-empty text as it stands: no null, which would be a token anyone can guess, and no tag that
+    asks for another reading."""
+    return (
+        isinstance(node, yaml.ScalarNode)
+        and bool(node.value)
+        and node.tag in ("", "tag:yaml.org,2002:str")
+        and (node.style is not None or node.value.lower() not in ("null", "~"))
+    )
 
 
 class Authenticator(Protocol):
