@@ -53,12 +53,18 @@ def _against_transformers(results: dict[str, Any]) -> list[str]:
             if not row["transformers_seconds"]:
                 continue
             rates = [
-                row["tokens"] / row[key]
+                row["tokens"] / row[key] if row[key] else None
                 for key in ("transformers_seconds", "transformers_lookup_seconds", "off_seconds", "on_seconds")
             ]
             name = _TITLES[row["kind"]] + (" (prefix)" if row["variant"] == "prefix" else "")
+            plain, looked_up, off, on = rates
             rows.append(
-                [name, *(f"{r:.1f}" for r in rates), f"{rates[2] / rates[0]:.2f}x", f"{rates[3] / rates[1]:.2f}x"]
+                [
+                    name,
+                    *("" if rate is None else f"{rate:.1f}" for rate in rates),
+                    f"{off / plain:.2f}x" if off and plain else "",
+                    f"{on / looked_up:.2f}x" if on and looked_up else "",
+                ]
             )
         out += [f"### {dtype} weights, decode tokens/s", "", table(head, rows), ""]
     return out

@@ -82,6 +82,7 @@ def main(count: int, tokens: int, repeats: int, out: Path) -> None:
                 tokens=tokens,
                 repeats=repeats,
                 baseline=baseline,
+                baseline_lookup=dtype == "float32",
                 progress=lambda row: click.echo(f"{row.kind} {row.variant}: {row.ratio:.2f}x", err=True),
             )
             results[dtype] = {

@@ -70,15 +70,17 @@ def measure(
     tokens: int = 128,
     repeats: int = 3,
     baseline: Any = None,
+    baseline_lookup: bool = True,
     progress: Any = None,
 ) -> list[Row]:
-    """Rows for every kind and variant that exists. ``baseline``: a transformers model to time beside the engine."""
+    """Rows for every kind and variant that exists. ``baseline``: a transformers model to time beside the engine, its
+    own prompt lookup too unless ``baseline_lookup`` is False."""
     rows = []
     for variant in variants:
         for kind in KINDS:
             row = Row(kind, variant)
             for case in chosen(kind, variant, count):
-                _measure_case(session, row, case, tokens, repeats, baseline)
+                _measure_case(session, row, case, tokens, repeats, baseline, baseline_lookup)
             if row.cases:
                 rows.append(row)
                 if progress:
@@ -86,7 +88,9 @@ def measure(
     return rows
 
 
-def _measure_case(session: Session, row: Row, case: Case, tokens: int, repeats: int, baseline: Any) -> None:
+def _measure_case(
+    session: Session, row: Row, case: Case, tokens: int, repeats: int, baseline: Any, baseline_lookup: bool
+) -> None:
     forced = row.variant == "forced"
     prompt = session.prompt(case, prefix=row.variant == "prefix")
     answer = case.answer if forced else None
@@ -101,8 +105,9 @@ def _measure_case(session: Session, row: Row, case: Case, tokens: int, repeats: 
     if baseline is not None and not forced:
         expected, rate = reference.generate(baseline, prompt, tokens)
         plain.append(1 / rate)
-        _, rate = reference.generate(baseline, prompt, tokens, prompt_lookup_num_tokens=10)
-        looked_up.append(1 / rate)
+        if baseline_lookup:
+            _, rate = reference.generate(baseline, prompt, tokens, prompt_lookup_num_tokens=10)
+            looked_up.append(1 / rate)
         # transformers reports the end token that finished the answer; the engine does not emit it.
         row.transformers_differing += expected[: len(run.tokens)] != run.tokens
     slow, fast = median([_time(r) for r in off]), median([_time(r) for r in on])
