@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 from typing import Any
 
@@ -170,6 +171,16 @@ def test_device_arrays_from_the_array_interface() -> None:
     assert DeviceArray.of(Array(shape=(2, 3), typestr="<f2", strides=(20, 2))) == (64, (2, 3), "float16", (10, 1))
     given = DeviceArray(1, (2,), "int32", (1,))
     assert DeviceArray.of(given) is given
+
+
+def test_cuda_core_takes_arguments_as_backend_says() -> None:
+    """Integers as 64-bit addresses, NumPy scalars as values: how the pinned cuda.core lays arguments out."""
+    handler = pytest.importorskip("cuda.core._kernel_arg_handler")
+    address = (1 << 40) + 3
+    held = handler.ParamHolder((address, np.int32(-5), np.int64(7 << 33), 0))
+    places = ctypes.cast(held.ptr, ctypes.POINTER(ctypes.c_void_p))
+    types = (ctypes.c_int64, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)
+    assert [t.from_address(places[i]).value for i, t in enumerate(types)] == [address, -5, 7 << 33, 0]
 
 
 def test_without_a_gpu_it_says_so_and_touches_no_driver() -> None:
