@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trtbuild import __version__, capacity, inputs, output_dir, targets
+from trtbuild.draft_model import open_draft
 from trtbuild.errors import BuildError, OutputError, RecipeError
 from trtbuild.progress import Progress
 from trtbuild.recipe import LoadedRecipe, Recipe
@@ -31,6 +32,7 @@ class Prepared:
     config: DecoderConfig
     footprint: capacity.Footprint
     plan: capacity.CapacityPlan
+    draft: targets.DraftInput | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -38,7 +40,9 @@ class Prepared:
 
     def require_fit(self) -> None:
         """Raise DoesNotFitError unless the engine fits the memory it is given."""
-        capacity.require_fit(self.plan, self.footprint, self.recipe.limits, self.recipe.speculative)
+        recipe = self.recipe
+        draft = None if self.draft is None else targets.get(recipe.target).footprint(recipe, self.draft.config)
+        capacity.require_fit(self.plan, self.footprint, recipe.limits, recipe.speculative, draft)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def find_current(loaded: LoadedRecipe, out: Path) -> Manifest | None:
     from trtbuild.checkpoint.references import resolve
 
     known = inputs.read_inputs(out)
-    if known is None or len(known.files) != 1:
+    if known is None or len(known.files) != 1 or loaded.recipe.draft_model is not None:
         return None
     path = resolve(loaded.recipe.model.checkpoint, loaded.path.parent)
     if not path.is_file() or not inputs.is_unchanged(path, known.files[0]):
@@ -84,16 +88,20 @@ def prepare(loaded: LoadedRecipe, memory_bytes: int | None = None) -> Prepared:
             f"given {recipe.limits.max_seq_len}; allowed: up to {config.max_position}, the positions this model knows"
         )
         raise RecipeError(loaded.problem("limits.max_seq_len", message))
-    return Prepared(
-        loaded, checkpoint, config, target.footprint(recipe, config), plan_capacity(recipe, config, memory_bytes)
-    )
+    draft = None if recipe.draft_model is None else open_draft(loaded, checkpoint)
+    plan = plan_capacity(recipe, config, memory_bytes, None if draft is None else draft.config)
+    return Prepared(loaded, checkpoint, config, target.footprint(recipe, config), plan, draft)
 
 
-def plan_capacity(recipe: Recipe, config: DecoderConfig, memory_bytes: int | None = None) -> capacity.CapacityPlan:
-    """The bytes of a recipe's engine for a model. ``memory_bytes`` as for ``prepare``."""
+def plan_capacity(
+    recipe: Recipe, config: DecoderConfig, memory_bytes: int | None = None, draft: DecoderConfig | None = None
+) -> capacity.CapacityPlan:
+    """The bytes of a recipe's engine for a model, and for a draft model beside it. ``memory_bytes`` as for
+    ``prepare``."""
     target = targets.get(recipe.target)
     memory = target.available_memory() if memory_bytes is None else memory_bytes
-    return capacity.plan_capacity(target.footprint(recipe, config), recipe.limits, recipe.speculative, memory)
+    beside = None if draft is None else target.footprint(recipe, draft)
+    return capacity.plan_capacity(target.footprint(recipe, config), recipe.limits, recipe.speculative, memory, beside)
 
 
 def build(
@@ -114,8 +122,7 @@ def build(
         with output_dir.locked(out, progress.note):
             # With force nothing is taken on trust, the recorded digests neither.
             known = None if force else inputs.read_inputs(out)
-            about = prepared.checkpoint.describe()
-            built_from = inputs.digest_inputs(prepared.recipe, prepared.checkpoint.files, about, known, progress)
+            built_from = _digest(prepared, known, progress)
             if not force and (manifest := _current(out, built_from.digest)) is not None:
                 return Outcome("up_to_date", manifest, time.monotonic() - begin)
             output_dir.require_replaceable(out, force=force)
@@ -127,11 +134,23 @@ def build(
         raise BuildError(f"{e.filename or out}: {e.strerror or e}") from e
 
 
+def _digest(prepared: Prepared, known: inputs.Inputs | None, progress: Progress) -> inputs.Inputs:
+    about = prepared.checkpoint.describe()
+    draft_files: tuple[Path, ...] = ()
+    if (draft := prepared.draft) is not None:
+        about = {**about, "draft_model": draft.checkpoint.describe()}
+        draft_files = draft.checkpoint.files
+    return inputs.digest_inputs(
+        prepared.recipe, prepared.checkpoint.files, about, known, progress, draft_files=draft_files
+    )
+
+
 def _build_in(
     directory: Path, prepared: Prepared, built_from: inputs.Inputs, measure: bool, progress: Progress
 ) -> Manifest:
     recipe, target = prepared.recipe, targets.get(prepared.recipe.target)
-    output = target.build(targets.BuildInput(recipe, prepared.config, prepared.checkpoint), directory, progress)
+    given = targets.BuildInput(recipe, prepared.config, prepared.checkpoint, prepared.draft)
+    output = target.build(given, directory, progress)
     (directory / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     inputs.write_inputs(directory, built_from)
     manifest = Manifest(
@@ -145,6 +164,7 @@ def _build_in(
         inputs_digest=built_from.digest,
         weights_digest=output.weights_digest,
         tokenizer_digest=digest_directory(directory / engine_dir.TOKENIZER_DIR),
+        draft_model=output.draft_model,
         built_with={"trtlookup": __version__, "python": platform.python_version(), **output.built_with},
         target_info=output.target_info,
     )
@@ -162,11 +182,14 @@ def _with_cost_curve(directory: Path, manifest: Manifest, prepared: Prepared, pr
         return manifest
     try:
         curve = target.measure(directory, manifest, progress)
+        draft = manifest.draft_model
+        if draft is not None:
+            draft = draft.model_copy(update={"cost_curve": target.measure_draft(directory, manifest, progress)})
     except Exception as e:
         # A curve improves decisions; the engine is right without it, whatever stopped the measurement.
         progress.warn(f"the verify cost was not measured: {type(e).__name__}: {e}")
         return manifest
-    return manifest.model_copy(update={"cost_curve": curve})
+    return manifest.model_copy(update={"cost_curve": curve, "draft_model": draft})
 
 
 def _current(out: Path, digest: str) -> Manifest | None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, computed_field
 
 from trtbuild.errors import DoesNotFitError
 from trtserve.model_config import DecoderConfig
-from trtserve.settings import Limits, Speculative, Tier, plan_tiers
+from trtserve.settings import Limits, Speculative, Tier, plan_draft_tiers, plan_tiers
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -76,6 +76,23 @@ class TierPlan(BaseModel):
     """What one more draft per sequence would add in this tier; None for prefill, which has no drafts."""
 
 
+class DraftPlan(BaseModel):
+    """A draft model's bytes. It has the engine's slots and runs between the engine's own forwards."""
+
+    model_config = ConfigDict(frozen=True)
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    working_bytes: int
+
+    def kv_bytes(self, slots: int, max_seq_len: int) -> int:
+        """Its KV cache."""
+        return self.kv_bytes_per_token * slots * max_seq_len
+
+    def total_bytes(self, slots: int, max_seq_len: int) -> int:
+        return self.weights_bytes + self.kv_bytes(slots, max_seq_len) + self.working_bytes
+
+
 class CapacityPlan(BaseModel):
     """An engine's bytes. Tiers run one at a time, so only the largest one's working memory counts."""
 
@@ -90,6 +107,7 @@ class CapacityPlan(BaseModel):
     tiers: tuple[TierPlan, ...]
     memory_bytes: int | None
     """What the engine is given; None when unknown."""
+    draft_model: DraftPlan | None = None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -109,7 +127,8 @@ class CapacityPlan(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes + self.working_bytes
+        own = self.weights_bytes + self.kv_bytes + self.working_bytes
+        return own if self.draft_model is None else own + self.draft_model.total_bytes(self.slots, self.max_seq_len)
 
     @property
     def fits(self) -> bool:
@@ -117,9 +136,14 @@ class CapacityPlan(BaseModel):
 
 
 def plan_capacity(
-    footprint: Footprint, limits: Limits, speculative: Speculative, memory_bytes: int | None
+    footprint: Footprint,
+    limits: Limits,
+    speculative: Speculative,
+    memory_bytes: int | None,
+    draft: Footprint | None = None,
 ) -> CapacityPlan:
-    """The plan for these settings. Refuses nothing: see ``require_fit``."""
+    """The plan for these settings. ``draft``: the draft model's, where there is one. Refuses nothing: see
+    ``require_fit``."""
     tiers = []
     for tier in plan_tiers(limits, speculative):
         activations, logits = footprint.activations(tier, limits), footprint.logits(tier)
@@ -143,10 +167,22 @@ def plan_capacity(
         kv_bytes_per_token=footprint.kv_per_token(),
         tiers=tuple(tiers),
         memory_bytes=memory_bytes,
+        draft_model=None if draft is None else _plan_draft(draft, limits),
     )
 
 
-def require_fit(plan: CapacityPlan, footprint: Footprint, limits: Limits, speculative: Speculative) -> None:
+def _plan_draft(footprint: Footprint, limits: Limits) -> DraftPlan:
+    tiers = plan_draft_tiers(limits)
+    return DraftPlan(
+        weights_bytes=footprint.weights(),
+        kv_bytes_per_token=footprint.kv_per_token(),
+        working_bytes=max(footprint.activations(t, limits) + footprint.logits(t) for t in tiers),
+    )
+
+
+def require_fit(
+    plan: CapacityPlan, footprint: Footprint, limits: Limits, speculative: Speculative, draft: Footprint | None = None
+) -> None:
     """Raise DoesNotFitError, with the numbers and the largest limits that would fit, unless the plan fits."""
     if plan.memory_bytes is None or plan.fits:
         return
@@ -154,7 +190,7 @@ def require_fit(plan: CapacityPlan, footprint: Footprint, limits: Limits, specul
     def fits(changes: dict[str, int]) -> bool:
         changed = {**limits.model_dump(), **changes}
         changed["prefill_chunk"] = min(changed["prefill_chunk"], changed["max_seq_len"])
-        return plan_capacity(footprint, Limits(**changed), speculative, plan.memory_bytes).fits
+        return plan_capacity(footprint, Limits(**changed), speculative, plan.memory_bytes, draft).fits
 
     batch = _largest(1, limits.max_batch_size, lambda n: fits({"max_batch_size": n}))
     length = _largest(16, limits.max_seq_len, lambda n: fits({"max_seq_len": n}))
@@ -163,11 +199,14 @@ def require_fit(plan: CapacityPlan, footprint: Footprint, limits: Limits, specul
         ways.append(f"limits.max_batch_size up to {batch} (now {limits.max_batch_size})")
     if length:
         ways.append(f"limits.max_seq_len up to {length} (now {limits.max_seq_len})")
+    beside = ""
+    if plan.draft_model is not None:
+        beside = f", draft model {size(plan.draft_model.total_bytes(plan.slots, plan.max_seq_len))}"
     advice = f"would fit: {', or '.join(ways)}" if ways else "neither a smaller batch nor shorter sequences would fit"
     raise DoesNotFitError(
         f"the engine needs {size(plan.total_bytes)} (weights {size(plan.weights_bytes)}, KV cache "
-        f"{size(plan.kv_bytes)}, working memory {size(plan.working_bytes)}) but is given {size(plan.memory_bytes)}; "
-        f"{advice}. --memory SIZE plans for another machine."
+        f"{size(plan.kv_bytes)}, working memory {size(plan.working_bytes)}{beside}) but is given "
+        f"{size(plan.memory_bytes)}; {advice}. --memory SIZE plans for another machine."
     )
 
 
@@ -201,6 +240,19 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
+def _draft_rows(plan: CapacityPlan) -> list[tuple[str, str, str]]:
+    draft = plan.draft_model
+    if draft is None:
+        return []
+    kv_bytes = draft.kv_bytes(plan.slots, plan.max_seq_len)
+    return [
+        ("draft model", size(draft.total_bytes(plan.slots, plan.max_seq_len)), "beside the model"),
+        ("  weights", size(draft.weights_bytes), ""),
+        ("  KV cache", size(kv_bytes), f"{size(draft.kv_bytes_per_token)} per token"),
+        ("  working memory", size(draft.working_bytes), ""),
+    ]
+
+
 def format_plan(plan: CapacityPlan) -> str:
     """The plan as two aligned tables: bytes by part, then bytes by tier."""
     given = "unknown" if plan.memory_bytes is None else size(plan.memory_bytes)
@@ -209,6 +261,7 @@ def format_plan(plan: CapacityPlan) -> str:
         ("KV cache", size(plan.kv_bytes), f"{plan.slots} slots of {plan.max_seq_len} tokens"),
         ("  per slot", size(plan.kv_bytes_per_slot), f"{size(plan.kv_bytes_per_token)} per token"),
         ("working memory", size(plan.working_bytes), "the largest tier's activations and logits"),
+        *_draft_rows(plan),
         ("total", size(plan.total_bytes), f"of {given} given"),
     ]
     first, second = (max(len(p[i]) for p in parts) for i in (0, 1))

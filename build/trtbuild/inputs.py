@@ -44,20 +44,28 @@ class Inputs(BaseModel):
 
 
 def digest_inputs(
-    recipe: Recipe, files: Sequence[Path], about: dict[str, object], known: Inputs | None, progress: Progress
+    recipe: Recipe,
+    files: Sequence[Path],
+    about: dict[str, object],
+    known: Inputs | None,
+    progress: Progress,
+    draft_files: Sequence[Path] = (),
 ) -> Inputs:
     """Hash what decides the build: the resolved recipe, the checkpoint's bytes, this builder's version.
 
-    ``known`` is an earlier record whose digests hold for files of the same name, size and modification time.
+    ``draft_files``: those of the draft model's checkpoint, recorded under ``draft_model/``. ``known`` is an earlier
+    record whose digests hold for files of the same name, size and modification time.
     """
     cached = {f.name: f for f in known.files} if known else {}
     records = []
-    with progress.bar("reading checkpoint", sum(path.stat().st_size for path in files)) as advance:
-        for path in files:
+    named = [(path.name, path) for path in files]
+    named += [(f"{engine_dir.DRAFT_MODEL_DIR}/{path.name}", path) for path in draft_files]
+    with progress.bar("reading checkpoint", sum(path.stat().st_size for _, path in named)) as advance:
+        for name, path in named:
             stat = path.stat()
-            seen = cached.get(path.name)
+            seen = cached.get(name)
             digest = seen.sha256 if seen and is_unchanged(path, seen) else engine_dir.sha256_file(path)
-            records.append(InputFile(name=path.name, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest))
+            records.append(InputFile(name=name, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest))
             advance(stat.st_size)
     decisive = {
         "trtlookup": __version__,
@@ -72,7 +80,8 @@ def digest_inputs(
 def is_unchanged(path: Path, record: InputFile) -> bool:
     """Whether a file has the name, size and modification time of its record."""
     stat = path.stat()
-    return (path.name, stat.st_size, stat.st_mtime_ns) == (record.name, record.bytes, record.mtime_ns)
+    name = record.name.removeprefix(f"{engine_dir.DRAFT_MODEL_DIR}/")
+    return (path.name, stat.st_size, stat.st_mtime_ns) == (name, record.bytes, record.mtime_ns)
 
 
 def write_inputs(directory: Path, inputs: Inputs) -> None:

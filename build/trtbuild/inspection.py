@@ -54,6 +54,7 @@ def summary(directory: Path, manifest: Manifest, inputs: Inputs | None) -> str:
             f"prompts {limits.prefill_chunk} tokens at a time",
         ),
         ("drafter", speculative.drafter + (f", {speculative.num_drafts} drafts" if speculative.num_drafts else "")),
+        *_draft_model(manifest),
         ("exact verify", "yes" if speculative.exact_verify else "no"),
         ("prompt lookup", _lookup(manifest)),
         ("built with", ", ".join(f"{tool} {version}" for tool, version in manifest.built_with.items())),
@@ -69,6 +70,14 @@ def summary(directory: Path, manifest: Manifest, inputs: Inputs | None) -> str:
     blocks.append(table(files))
     blocks.append(_cost_table(manifest.cost_curve) if manifest.cost_curve else "verify cost: not measured")
     return "\n\n".join(blocks)
+
+
+def _draft_model(manifest: Manifest) -> list[tuple[str, str]]:
+    if (draft := manifest.draft_model) is None:
+        return []
+    model = draft.model
+    shape = f"{model.architecture}, {model.num_layers} layers, {model.hidden_size} wide"
+    return [("draft model", f"{shape}, {model.dtype}, {draft.weights_digest[:16]}")]
 
 
 def _lookup(manifest: Manifest) -> str:

@@ -9,9 +9,9 @@ import functools
 import importlib
 import pkgutil
 
-from trtbuild.targets.base import BuildInput, BuildOutput, Target
+from trtbuild.targets.base import BuildInput, BuildOutput, DraftInput, Target
 
-__all__ = ["BuildInput", "BuildOutput", "Target", "get", "names"]
+__all__ = ["BuildInput", "BuildOutput", "DraftInput", "Target", "get", "names"]
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtserve.engine_dir import CostCurve, TokenizerRecord
+from trtserve.engine_dir import CostCurve, DraftModelRecord, TokenizerRecord
 from trtserve.engine_dir import Target as TargetName
 from trtserve.model_config import DecoderConfig
 
@@ -23,12 +23,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class DraftInput:
+    """The draft model's checkpoint, and its shape in the recipe's type."""
+
+    config: DecoderConfig
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
 class BuildInput:
     """Everything a target may read."""
 
     recipe: Recipe
     config: DecoderConfig
     checkpoint: Checkpoint
+    draft: DraftInput | None = None
+    """With ``speculative.drafter: draft_model``, in a target whose ``check`` allows it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,8 @@ class BuildOutput:
     tokenizer: TokenizerRecord
     weights_digest: str
     """SHA-256 of the weights as built, 64 hex digits."""
+    draft_model: DraftModelRecord | None = None
+    """Where ``BuildInput`` has a draft."""
     built_with: dict[str, str] = field(default_factory=dict)
     target_info: dict[str, Any] = field(default_factory=dict)
 
@@ -72,4 +84,8 @@ class Target(ABC):
     def measure(self, engine_dir: Path, manifest: Manifest, progress: Progress) -> CostCurve | None:
         """The cost of a verify on this machine, or None where the engine cannot run here. ``manifest`` is not
         written yet. May raise anything: a build goes on without a curve."""
+        return None
+
+    def measure_draft(self, engine_dir: Path, manifest: Manifest, progress: Progress) -> CostCurve | None:
+        """The same of the draft model's forwards, for a manifest that records one."""
         return None
