@@ -10,7 +10,7 @@ import ctypes
 import enum
 import math
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,8 @@ class FakeGpu:
             set_current=lambda: None,
             create_stream=lambda: Stream(self),
         )
-        trt = SimpleNamespace(
+        trt = ModuleType(runtime)
+        vars(trt).update(
             __version__=version,
             ILogger=Logger,
             Runtime=lambda logger: SimpleNamespace(

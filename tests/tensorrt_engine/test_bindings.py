@@ -12,12 +12,17 @@ import pytest
 
 from trtbuild.network import trt_types
 from trtbuild.targets.tensorrt import RTX_COMPUTE_CAPABILITIES
+from trtserve.executor import tensorrt_types
 
-SOURCE = ast.parse(Path(inspect.getfile(trt_types)).read_text())
-CLASSES = {node.name: node for node in SOURCE.body if isinstance(node, ast.ClassDef)}
+CLASSES = {
+    (module, node.name): node
+    for module in (trt_types, tensorrt_types)
+    for node in ast.parse(Path(inspect.getfile(module)).read_text()).body
+    if isinstance(node, ast.ClassDef)
+}
 
 #: Protocols of the project's own: the module itself, and what is callable in it.
-OURS = {"TensorRT", "TensorRTRTX", "WeightsType", "BuilderType"}
+OURS = {"TensorRT", "TensorRTRTX", "WeightsType", "BuilderType", "RuntimeType"}
 #: Protocols under another name than the class they describe.
 RENAMED = {"IBuilderConfigRTX": "IBuilderConfig"}
 
@@ -25,7 +30,7 @@ RENAMED = {"IBuilderConfigRTX": "IBuilderConfig"}
 def methods() -> list[tuple[str, str, list[str]]]:
     """(class, method, parameter names) of every method the protocols declare."""
     found = []
-    for name, node in CLASSES.items():
+    for (_, name), node in CLASSES.items():
         if name in OURS:
             continue
         found += [
@@ -39,7 +44,7 @@ def methods() -> list[tuple[str, str, list[str]]]:
 def attributes() -> list[tuple[str, str]]:
     """(class, name) of every property, attribute and enum member the protocols declare."""
     found = []
-    for name, node in CLASSES.items():
+    for (_, name), node in CLASSES.items():
         if name in OURS:
             continue
         for item in node.body:
@@ -62,9 +67,20 @@ def test_every_attribute_exists(trt: Any, owner: str, attribute: str) -> None:
     assert hasattr(getattr(trt, owner), attribute)
 
 
-@pytest.mark.parametrize("name", [n for c in ("TensorRT", "TensorRTRTX") for n in (
-    item.target.id for item in CLASSES[c].body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-)])  # fmt: skip
+def names() -> list[str]:
+    """Every name of the module that a protocol of the module declares."""
+    return sorted(
+        {
+            item.target.id
+            for (_, name), node in CLASSES.items()
+            if name in ("TensorRT", "TensorRTRTX")
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        }
+    )
+
+
+@pytest.mark.parametrize("name", names())
 def test_every_name_of_the_module_exists(trt: Any, name: str) -> None:
     assert hasattr(trt, name)
 

@@ -316,8 +316,8 @@ def test_the_plan_prices_one_more_draft_where_the_tier_grows(tmp_path: Path) -> 
     assert more > tiers["copy"].logits_bytes // 4
 
 
-def test_the_build_log_keeps_errors_and_reads_figures(trt: Any) -> None:
-    log = build_log.BuildLog(trt)
+def test_the_build_log_keeps_errors_and_reads_figures() -> None:
+    log = build_log.BuildLog()
     log.take("INFO", "Total Activation Memory: 123 bytes")
     log.take("ERROR", "a real one")
     log.take("INTERNAL_ERROR", "another")

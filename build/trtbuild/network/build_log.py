@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,19 +15,12 @@ _NO_DRIVER = re.compile(r"cudaError 35\b|cudaErrorInsufficientDriver")
 
 
 class BuildLog:
-    """What a build logged. ``logger`` is the ``trt.ILogger`` to give to the builder; keep this object alive with it."""
+    """What a build logged, through the logger that ``logger_for`` makes of it."""
 
-    def __init__(self, trt: TensorRT) -> None:
+    def __init__(self) -> None:
         self.errors: list[str] = []
         self.activation_bytes: list[int] = []
         """Each profile's, in order."""
-        log = self
-
-        class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
-            def log(self, severity: Any, msg: str) -> None:
-                log.take(severity.name, msg)
-
-        self.logger = Logger()
 
     def take(self, severity: str, message: str) -> None:
         """One line of the log; ``severity`` is the member's name."""
@@ -34,6 +28,11 @@ class BuildLog:
             self.errors.append(message)
         elif found := _ACTIVATION.search(message):
             self.activation_bytes.append(int(found[1]))
+
+
+def logger_for(trt: TensorRT, take: Callable[[str, str], None]) -> Any:
+    """A ``trt.ILogger`` that hands each line's severity (the member's name) and text to ``take``."""
+    return _classes(trt)[0](take)
 
 
 class StepFraction:
@@ -77,17 +76,35 @@ class StepFraction:
 
 def progress_monitor(trt: TensorRT, report: Callable[[float], None]) -> Any:
     """A ``trt.IProgressMonitor`` that reports the share of the build that is done, 0 to 1, as it grows."""
-    fraction = StepFraction(report)
+    return _classes(trt)[1](StepFraction(report))
+
+
+@functools.cache
+def _classes(trt: TensorRT) -> tuple[Any, Any]:
+    """The logger's and the monitor's class. Made once a module and kept: the bindings do not expect a subclass to be
+    collected together with its instances."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+        def __init__(self, take: Callable[[str, str], None]) -> None:
+            super().__init__()
+            self._take = take
+
+        def log(self, severity: Any, msg: str) -> None:
+            self._take(severity.name, msg)
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]
+        def __init__(self, fraction: StepFraction) -> None:
+            super().__init__()
+            self._fraction = fraction
+
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            fraction.start(phase_name, parent_phase, num_steps)
+            self._fraction.start(phase_name, parent_phase, num_steps)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            fraction.step(phase_name, step)
+            self._fraction.step(phase_name, step)
             return True  # go on
 
         def phase_finish(self, phase_name: str) -> None:
-            fraction.finish(phase_name)
+            self._fraction.finish(phase_name)
 
-    return Monitor()
+    return Logger, Monitor

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from trtbuild.errors import BuildError
-from trtbuild.network.build_log import BuildLog, progress_monitor
+from trtbuild.network.build_log import BuildLog, logger_for, progress_monitor
 from trtbuild.network.decoder import NetworkShape, build_decoder
 from trtbuild.network.trt_types import (
     Builder,
@@ -64,9 +64,9 @@ def build_plan(
     ``report`` gets the share of the build that is done. Raises BuildError with the log's errors: an error line fails
     the build even where the API returned a plan.
     """
-    log = BuildLog(trt)
+    log = BuildLog()
     begin = time.monotonic()
-    builder = trt.Builder(log.logger)
+    builder = trt.Builder(logger_for(trt, log.take))
     network = builder.create_network(0)
     graph = build_decoder(trt, network, config, weights, shape)
     builder_config = builder.create_builder_config()

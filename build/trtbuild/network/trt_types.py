@@ -252,6 +252,8 @@ class TensorRT(Protocol):
     AttentionNormalizationOp: AttentionNormalizationOp
     CausalMaskKind: CausalMaskKind
 
+    def __hash__(self) -> int: ...
+
 
 class TensorRTRTX(TensorRT, Protocol):
     """What only ``tensorrt_rtx`` has."""

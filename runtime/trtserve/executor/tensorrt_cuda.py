@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import logging
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from trtserve.executor import tensorrt_io as io
 from trtserve.executor.base import ExecutorError
 from trtserve.executor.tensorrt_session import Call, Session, contiguous_bytes
+from trtserve.executor.tensorrt_types import ICudaEngine, IExecutionContext, TensorRT
 
 _log = logging.getLogger(__name__)
 
@@ -71,10 +73,10 @@ def open_session(path: Path, info: io.PlanInfo, device: int) -> CudaSession:
     return CudaSession(trt, info, path, gpu)
 
 
-def _load_runtime(info: io.PlanInfo) -> Any:
+def _load_runtime(info: io.PlanInfo) -> TensorRT:
     """The runtime's module, of exactly the plan's version: plans are not portable between versions."""
     try:
-        trt = importlib.import_module(info.runtime)
+        trt = cast(TensorRT, importlib.import_module(info.runtime))
     except ImportError as e:
         extra = _EXTRAS[info.runtime]
         raise ExecutorError(
@@ -105,7 +107,7 @@ def require_target(info: io.PlanInfo, capability: int, name: str) -> None:
 class CudaSession(Session):
     """One plan on one GPU. All contexts share one scratch allocation: on one stream only one of them runs at a time."""
 
-    def __init__(self, trt: Any, info: io.PlanInfo, path: Path, gpu: Any) -> None:
+    def __init__(self, trt: TensorRT, info: io.PlanInfo, path: Path, gpu: Any) -> None:
         self._cudart = importlib.import_module("cuda.bindings.runtime")
         self._gpu = gpu
         self.device = f"cuda:{gpu.device_id} ({gpu.name})"
@@ -114,30 +116,23 @@ class CudaSession(Session):
         self._graphs: dict[Call, Any] = {}
         self._seen: WeakSet[Call] = WeakSet()
         self._bound: dict[int, Call] = {}
-        self._contexts: list[Any] = []
-        self._engine: Any = None
+        self._contexts: list[IExecutionContext] = []
+        self._engine: ICudaEngine | None = None
         self._closed = False
         self._stream = gpu.create_stream()
         self._handle = int(self._stream.handle)
-        errors: deque[str] = deque(maxlen=3)
-
-        class Logger(trt.ILogger):  # type: ignore[misc]
-            def log(self, severity: Any, msg: str) -> None:
-                if severity.name in ("ERROR", "INTERNAL_ERROR"):
-                    errors.append(msg)
-                    _log.error("%s", msg)
-
-        self._errors = errors
-        self._logger = Logger()
+        self._errors: deque[str] = deque(maxlen=3)
+        self._logger = _logger_class(trt)(self._errors)
         try:
             self._runtime = trt.Runtime(self._logger)
-            self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
-            if self._engine is None:
+            engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+            if engine is None:
                 raise self._refused(f"{path}: the plan was not accepted")
-            self._check_engine(info)
+            self._engine = engine
+            _check_engine(engine, info)
             # RTX captures graphs itself, once its kernels for a shape are compiled; with full TensorRT this class does.
             self._captures = info.runtime == "tensorrt"
-            self._contexts = self._make_contexts(trt, info)
+            self._contexts = self._make_contexts(trt, engine, info)
         except BaseException:
             self.close()
             raise
@@ -213,20 +208,20 @@ class CudaSession(Session):
             self._cudart.cudaFreeHost(address)
         self._stream.close()
 
-    def _make_contexts(self, trt: Any, info: io.PlanInfo) -> list[Any]:
+    def _make_contexts(self, trt: TensorRT, engine: ICudaEngine, info: io.PlanInfo) -> list[IExecutionContext]:
         """One context for each profile, so that no round waits for a switch."""
         strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        size = max(int(self._engine.device_memory_size_v2), 1)  # what the largest profile needs
+        size = max(int(engine.device_memory_size_v2), 1)  # what the largest profile needs
         scratch = self.allocate(size)
         contexts = []
         for i, profile in enumerate(info.profiles):
             if info.runtime == "tensorrt_rtx":
-                settings = self._engine.create_runtime_config()
+                settings = engine.create_runtime_config()
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
                 settings.set_execution_context_allocation_strategy(strategy)
-                context = self._engine.create_execution_context(settings)
+                context = engine.create_execution_context(settings)
             else:
-                context = self._engine.create_execution_context(strategy)
+                context = engine.create_execution_context(strategy)
             if context is None:
                 raise self._refused(f"no context for the profile {profile.label}")
             if not context.set_optimization_profile_async(i, self._handle):
@@ -235,20 +230,6 @@ class CudaSession(Session):
             contexts.append(context)
         self.synchronize()
         return contexts
-
-    def _check_engine(self, info: io.PlanInfo) -> None:
-        """The plan is what the manifest says: its profiles, and every cache output on top of its input."""
-        if self._engine.num_optimization_profiles != len(info.profiles):
-            raise ExecutorError(
-                f"the plan has {self._engine.num_optimization_profiles} profiles, its manifest {len(info.profiles)}"
-            )
-        for i in range(self._engine.num_io_tensors):
-            name = self._engine.get_tensor_name(i)
-            if "_out_" in name:
-                kind, layer = name[0], int(name.rsplit("_", 1)[1])
-                aliased = self._engine.get_aliased_input_tensor(name)
-                if aliased != io.cache_input(kind, layer):
-                    raise ExecutorError(f"the plan does not update {io.cache_input(kind, layer)} in place: {aliased}")
 
     def _bind(self, call: Call) -> None:
         """Tell the context what differs from the call it ran last."""
@@ -267,7 +248,7 @@ class CudaSession(Session):
                 raise self._refused(f"{name} at {binding.address:#x} was refused")
         self._bound[call.profile] = call
 
-    def _capture(self, call: Call, context: Any) -> None:
+    def _capture(self, call: Call, context: IExecutionContext) -> None:
         """Keep an enqueue of this call as a graph. Where the runtime cannot, enqueues go on without."""
         builder = self._stream.create_graph_builder()
         try:
@@ -298,9 +279,41 @@ class CudaSession(Session):
         return ExecutorError(f"{what}: {reasons}")
 
 
+@functools.cache
+def _logger_class(trt: TensorRT) -> Any:
+    """Made once a module and kept: the bindings do not expect a subclass to be collected with its instances."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+        def __init__(self, errors: deque[str]) -> None:
+            super().__init__()
+            self._errors = errors
+
+        def log(self, severity: Any, msg: str) -> None:
+            if severity.name in ("ERROR", "INTERNAL_ERROR"):
+                self._errors.append(msg)
+                _log.error("%s", msg)
+
+    return Logger
+
+
 def _checked(result: Any, call: str) -> Any:
     """The values of a CUDA call's result, alone when there is one. Raises ExecutorError naming the call."""
     error, *values = result
     if int(error):
         raise ExecutorError(f"{call}: {error.name}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def _check_engine(engine: ICudaEngine, info: io.PlanInfo) -> None:
+    """The plan is what the manifest says: its profiles, and every cache output on top of its input."""
+    if engine.num_optimization_profiles != len(info.profiles):
+        raise ExecutorError(
+            f"the plan has {engine.num_optimization_profiles} profiles, its manifest {len(info.profiles)}"
+        )
+    for i in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(i)
+        if "_out_" in name:
+            kind, layer = name[0], int(name.rsplit("_", 1)[1])
+            aliased = engine.get_aliased_input_tensor(name)
+            if aliased != io.cache_input(kind, layer):
+                raise ExecutorError(f"the plan does not update {io.cache_input(kind, layer)} in place: {aliased}")
