@@ -112,7 +112,7 @@ class TensorRTExecutor(Executor):
             raise ValueError(f"prefill of {n} tokens; allowed: 1 to {self.info.prefill_chunk}")
         self._require_room(slot, start, n)
         self._clear(slot, start)
-        # The verdict of a prefill is computed and ignored: its last row keeps the shapes of the network alive.
+        # The network gives every enqueue a verdict; a prefill's is of its last row, and nobody reads it.
         self._enqueue(self._prefill_profile, slot, tokens.reshape(1, n), [start], [n], [n - 1])
 
     def step(self, batch: StepInput) -> StepOutput:
@@ -266,9 +266,10 @@ class TensorRTExecutor(Executor):
             self._session.zero_rows(address, c.head_bytes, (c.positions - start) * c.position_bytes, c.heads)
 
     def _logits_for(self, rows: int) -> NDArray[np.float32]:
-        """Host memory for this many rows' logits, grown when a step first needs more."""
-        if rows > len(self._host_logits):
-            self._host_logits = self._session.host_array((rows, self.info.vocab_size), np.float32)
+        """Host memory for this many rows' logits, at least doubled when a step first needs more: none is given back."""
+        held = len(self._host_logits)
+        if rows > held:
+            self._host_logits = self._session.host_array((max(rows, 2 * held), self.info.vocab_size), np.float32)
         return self._host_logits[:rows]
 
     def _check(self, batch: StepInput) -> None:
