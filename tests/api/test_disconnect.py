@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def test_hanging_up_frees_the_slots(serve: Serve, path: str, prompt: dict[str, A
     assert served.post("/v1/completions", json={"prompt": "fine"}).json()["choices"][0]["text"] == "fine"
 
 
-def test_hanging_up_before_the_body_is_complete_submits_nothing(serve: Serve) -> None:
+def test_hanging_up_before_the_body_is_complete_submits_nothing(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve()
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
@@ -53,6 +54,27 @@ def test_hanging_up_before_the_body_is_complete_submits_nothing(serve: Serve) ->
         )
     assert served.post("/v1/completions", json={"prompt": "fine"}).status_code == 200
     assert len(served.engine.requests) == 1
+    # The client's doing, no failure of the server.
+    while 'status="499"' not in (metrics := served.get("/metrics").text):
+        assert 'status="500"' not in metrics
+        time.sleep(0.01)
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
+def test_a_body_that_stops_coming_is_given_up(serve: Serve) -> None:
+    served = serve(body_timeout=0.2)
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+        )
+        answer = b""
+        while received := connection.recv(4096):
+            answer += received
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408") and b"connection: close" in head.lower()
+    assert json.loads(body)["error"]["code"] == "request_timeout"
+    assert served.engine.requests == []
 
 
 def test_one_clients_leaving_leaves_the_others_alone(serve: Serve) -> None:

@@ -17,15 +17,12 @@ from starlette.responses import Response
 
 from trtserve.api.accounting import lookup_stats, usage
 from trtserve.api.context import ServerContext
-from trtserve.api.errors import invalid, json_response
+from trtserve.api.errors import CLIENT_CLOSED, invalid, json_response
 from trtserve.api.metrics import RequestTimer
 from trtserve.api.prompts import check_fits
 from trtserve.api.running import ClientGoneError, Collected, EventStream, Running, collect_for, event_bytes
 from trtserve.api.schema import GenerationBody
 from trtserve.engine.protocol import Delta, Finish, GenerationRequest, Scope, Source
-
-#: nginx's status for a client that closed its connection; nobody receives it, the metrics count it.
-CLIENT_CLOSED = 499
 
 
 def finish_reason(finish: Finish | None) -> str:

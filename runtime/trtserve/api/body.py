@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
+import anyio
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
@@ -23,18 +24,26 @@ def _reject_constant(name: str) -> float:
     raise _ConstantError(f"{name} is not JSON")
 
 
-async def _read(request: Request, limit: int) -> bytes:
-    """The body, or ApiError 413 as soon as it is known to be over ``limit`` bytes."""
+async def _read(request: Request, limit: int, timeout: float) -> bytes:
+    """The body, or ApiError 413 as soon as it is known to be over ``limit`` bytes, or 408 when no more of it has come
+    for ``timeout`` seconds."""
     too_large = ApiError(413, f"The request body is over {limit} bytes, this server's limit.", code="request_too_large")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_large
-    return bytes(body)
+    stream = request.stream()
+    try:
+        while True:
+            with anyio.fail_after(timeout):
+                body += await anext(stream)
+            if len(body) > limit:
+                raise too_large
+    except StopAsyncIteration:
+        return bytes(body)
+    except TimeoutError:
+        message = f"The request body stopped coming; this server waits {timeout:g} s for more of it."
+        raise ApiError(408, message, code="request_timeout", headers={"Connection": "close"}) from None
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -66,7 +75,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
-    """The request's body as ``schema``. Raises ApiError 400, 413 or 415."""
+    """The request's body as ``schema``. Raises ApiError 400, 408, 413 or 415, and ClientDisconnect."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise ApiError(
@@ -74,7 +83,8 @@ async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
             f"Content-Type is {kind or 'missing'}; send application/json",
             code="unsupported_media_type",
         )
-    raw = _parse(await _read(request, context_of(request).config.max_body_bytes))
+    config = context_of(request).config
+    raw = _parse(await _read(request, config.max_body_bytes, config.body_timeout))
     try:
         return schema.model_validate(known_fields(raw, schema.model_fields))
     except ValidationError as e:

@@ -44,6 +44,8 @@ class ApiConfig:
     served_names: tuple[str, ...] = ()
     """Names the model answers to, the first one shown; empty: the manifest's name."""
     max_body_bytes: int = 32 << 20
+    body_timeout: float = 60.0
+    """Seconds without a byte of a request's body after which the request is given up."""
     max_choices: int | None = None
     """Most choices (prompts times n) of one request: what slots and queue can hold together."""
     metrics_need_auth: bool = False

@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from trtserve.engine.protocol import EngineClosedError, EngineError, QueueFullError, RequestError
@@ -21,6 +22,8 @@ log = logging.getLogger("trtserve.api")
 
 #: Seconds a client is told to wait when the server is going away: another replica should take the request.
 DRAIN_RETRY_AFTER = 5
+#: nginx's status for a client that closed its connection; nobody receives it, the metrics count it.
+CLIENT_CLOSED = 499
 #: Characters of an error's message.
 MAX_MESSAGE = 2000
 
@@ -166,6 +169,9 @@ def install(app: FastAPI) -> None:
         code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
         return error_response(ApiError(error.status_code, message, code=code, headers=error.headers))
 
+    async def gone(_: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED)
+
     async def bug(request: Request, _: Exception) -> Response:
         log.error("%s %s failed inside the server", request.method, request.url.path)
         # The error goes on to the HTTP server, which gives up the connection: a client must not send another request
@@ -177,4 +183,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(EngineError, engine_error)
     app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, bug)
