@@ -8,8 +8,8 @@ An engine directory is what ``trtbuild`` writes and every runtime reads::
     ...                the target's own files: weights.safetensors, *.plan, llm_args.yaml
     draft_model/       a draft model's weights.safetensors, where there is one
 
-``load`` refuses a directory that is not exactly what was built: an unknown schema, a missing or altered file. It
-never guesses.
+``load`` refuses a directory that is not exactly what was built: an unknown schema, a manifest or file that changed, a
+file that is missing or was added (hidden ones aside, which file managers and file systems leave). It never guesses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, Speculative, Tier
@@ -29,6 +29,9 @@ SCHEMA_VERSION = 1
 MANIFEST_NAME = "engine.json"
 WEIGHTS_NAME = "weights.safetensors"
 TOKENIZER_DIR = "tokenizer"
+#: The manifest's key beside those of ``Manifest``: SHA-256 over all the others, so that no number in it changes unseen.
+DIGEST_KEY = "manifest_sha256"
+MAX_MANIFEST_BYTES = 64 << 20
 DRAFT_MODEL_DIR = "draft_model"
 
 Target = Literal["torch", "tensorrt", "tensorrt_llm"]
@@ -114,6 +117,14 @@ class Manifest(_Record):
     """The target's own facts, for example a plan's runtime version. Only that target's modules read it."""
     files: dict[str, FileRecord] = {}
 
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, FileRecord]) -> dict[str, FileRecord]:
+        for name in files:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+                raise ValueError(f"{name!r} is no path inside the directory")
+        return files
+
     @property
     def model_key(self) -> str:
         """Names this model and tokenizer for everything that must not mix two engines (caches, snapshots)."""
@@ -134,17 +145,18 @@ def record_files(directory: Path) -> dict[str, FileRecord]:
     return {
         path.relative_to(directory).as_posix(): FileRecord(sha256=sha256_file(path), bytes=path.stat().st_size)
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != MANIFEST_NAME
+        if path.is_file() and path != directory / MANIFEST_NAME
     }
 
 
 def write(directory: Path, manifest: Manifest) -> Manifest:
     """Record the directory's files and write the manifest, durably. Call it last. Returns what was written."""
     manifest = manifest.model_copy(update={"files": record_files(directory)})
+    raw = json.loads(manifest.model_dump_json())
     path = directory / MANIFEST_NAME
     partial = path.with_suffix(".json.partial")
     with partial.open("w", encoding="utf-8") as f:
-        f.write(manifest.model_dump_json(indent=1) + "\n")
+        f.write(json.dumps({**raw, DIGEST_KEY: _manifest_digest(raw)}, indent=1, ensure_ascii=False) + "\n")
         f.flush()
         os.fsync(f.fileno())
     partial.rename(path)
@@ -159,14 +171,21 @@ def read(directory: Path) -> Manifest:
     if not path.is_file():
         raise EngineDirError(f"{directory}: has no {MANIFEST_NAME}, so it is not a finished engine directory")
     try:
+        if (size := path.stat().st_size) > MAX_MANIFEST_BYTES:
+            raise EngineDirError(f"{path}: has {size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as e:
+    except OSError as e:
+        raise EngineDirError(f"{path}: cannot be read: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
         raise EngineDirError(f"{path}: is not JSON: {e}") from e
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         raise EngineDirError(
             f"{path}: schema_version is {version!r}; this trtserve reads {SCHEMA_VERSION}. Rebuild the engine."
         )
+    digest = raw.pop(DIGEST_KEY, None)  # a manifest written by hand has none
+    if digest is not None and digest != _manifest_digest(raw):
+        raise EngineDirError(f"{path}: was changed after the build; its {DIGEST_KEY} is of other content. Rebuild it.")
     try:
         return Manifest.model_validate_json(json.dumps(raw))
     except ValidationError as e:
@@ -181,14 +200,34 @@ def load(directory: Path) -> Manifest:
     """
     manifest = read(directory)
     problems = []
-    for name, record in manifest.files.items():
-        path = directory / name
-        if not path.is_file():
-            problems.append(f"{name} is missing")
-        elif (size := path.stat().st_size) != record.bytes:
-            problems.append(f"{name} has {size} bytes, built with {record.bytes}")
-        elif sha256_file(path) != record.sha256:
-            problems.append(f"{name} has other content than was built")
+    try:
+        for name, record in manifest.files.items():
+            path = directory / name
+            if not path.is_file():
+                problems.append(f"{name} is missing")
+            elif (size := path.stat().st_size) != record.bytes:
+                problems.append(f"{name} has {size} bytes, built with {record.bytes}")
+            elif sha256_file(path) != record.sha256:
+                problems.append(f"{name} has other content than was built")
+        problems += [f"{name} is not part of it" for name in unknown_files(directory, manifest)]
+    except OSError as e:
+        raise EngineDirError(f"{e.filename}: cannot be read: {e.strerror}") from e
     if problems:
-        raise EngineDirError(f"{directory}: does not match its manifest: {'; '.join(problems)}. Rebuild the engine.")
+        shown = "; ".join(problems[:10]) + (f"; and {len(problems) - 10} more" if len(problems) > 10 else "")
+        raise EngineDirError(f"{directory}: does not match its manifest: {shown}. Rebuild the engine.")
     return manifest
+
+
+def unknown_files(directory: Path, manifest: Manifest) -> list[str]:
+    """Files of the directory that are not part of the engine, sorted. Hidden ones are nobody's concern."""
+    present = (path.relative_to(directory) for path in directory.rglob("*") if not path.is_dir() or path.is_symlink())
+    known = {*manifest.files, MANIFEST_NAME}
+    return sorted(
+        path.as_posix()
+        for path in present
+        if path.as_posix() not in known and not any(part.startswith(".") for part in path.parts)
+    )
+
+
+def _manifest_digest(raw: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
