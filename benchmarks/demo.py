@@ -55,13 +55,17 @@ def main(engine: Path, tokens: int, repeats: int) -> None:
         click.echo("\n")
 
         rows = []
+        # The runs are silent and take a minute or more.
+        progress = click.progressbar(length=2 * repeats * len(_SHOWN), label="Measuring", file=sys.stderr)
+        progress.render_progress()
         for kind, title, name, prefix in _SHOWN:
             prompt = session.prompt(_case(kind, name), prefix=prefix)
             off: list[Run] = []
             on: list[Run] = []
             for _ in range(repeats):
-                off.append(session.run(prompt, lookup=False, max_tokens=tokens))
-                on.append(session.run(prompt, lookup=True, max_tokens=tokens))
+                for runs, lookup in ((off, False), (on, True)):
+                    runs.append(session.run(prompt, lookup=lookup, max_tokens=tokens))
+                    progress.update(1)
             slow = median([r.tokens_per_second for r in off])
             fast = median([r.tokens_per_second for r in on])
             run = on[-1]
@@ -78,6 +82,7 @@ def main(engine: Path, tokens: int, repeats: int) -> None:
                     same,
                 )
             )
+        progress.render_finish()
         head = ("decode tokens/s", "off", "on", "ratio", "rounds", "tokens/round", "accepted/drafted", "text")
         widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         for number, row in enumerate([head, *rows]):
