@@ -1,0 +1,236 @@
+"""Our drafter inside the executor's loop: order, padding, limits, cancellation, failures, ranks, dummies, pauses."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from trtserve import Engine
+from trtserve.engine.protocol import EngineError, Finish, GenerationRequest, QueueFullError, RequestError, Scope
+from trtserve.sampling import SamplingParams
+
+from . import fake
+from .conftest import Open, worker
+from .fake.pytorch import RankDisagreement
+from .test_equality import KINDS, collect, outcome, requests_of
+
+REPEAT = "abcabcabcabcabc"
+LONG: dict[str, Any] = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
+
+
+def running(engine: Engine, count: int, **params: Any) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(list(engine.tokens(REPEAT + chr(97 + i))), SamplingParams(**{**LONG, **params}), Scope("t"))
+        for i in range(count)
+    ]
+
+
+def test_loop_order_is_the_contracts(open_engine: Open) -> None:
+    engine = open_engine("1.3")
+    engine.generate(REPEAT, **LONG)
+    trace, order = worker(engine).trace, fake.load("1.3")["executor_loop"]["order"]
+    # Every iteration is the contract's list, some steps left out, none twice and none out of turn.
+    places = [order.index(step) for step in trace]
+    iterations = places.count(0)
+    assert iterations == 1 + sum(later <= earlier for earlier, later in zip(places, places[1:], strict=False))
+    drafted = trace.index("prepare_draft_tokens")
+    assert trace.index("prepare_resources") < drafted < trace.index("pad_draft_tokens") < trace.index("forward")
+    assert trace[-1] == "update_resources" and trace[-2] == "free_resources"
+
+
+def test_rounds_are_padded_and_limits_obeyed(open_engine: Open) -> None:
+    engine = open_engine("1.3", speculative={"prompt_lookup": {"max_drafts": 6, "batch_max_drafts": 2}})
+    fake_worker = worker(engine)
+    engine.generate(REPEAT, **LONG)
+    lone = [len(d) for drafts in fake_worker.drafted for d in drafts.values()]
+    assert max(lone) == 6 and {rows for f in fake_worker.forwards[1:] for rows in f} == {7}
+    fake_worker.drafted.clear()
+    collect(engine, running(engine, 3))
+    together = [len(d) for drafts in fake_worker.drafted if len(drafts) > 1 for d in drafts.values()]
+    assert max(together) == 2
+
+
+def test_drafts_stay_within_the_budget(open_engine: Open) -> None:
+    engine = open_engine("1.3")
+    for most in (1, 2, 3, 5):
+        done = engine.generate(REPEAT, **{**LONG, "max_tokens": most})
+        assert len(done.tokens) == most
+        assert done.finish is not None and done.finish.reason == "length"
+        last = [max((len(d) for d in r.values()), default=0) for r in worker(engine).drafted]
+        assert max(last) <= max(most - 2, 0) or most > 3
+
+
+def test_speculation_is_off_and_stays_off_above_max_seqs(open_engine: Open, reference: Engine) -> None:
+    engine = open_engine("1.3", speculative={"prompt_lookup": {"max_seqs": 2}})
+    requests = running(engine, 4)
+    assert outcome(collect(engine, requests)) == outcome(collect(reference, requests))
+    crowded = [f for f in worker(engine).forwards if len(f) > 2]
+    assert crowded and all(set(f) == {1} for f in crowded)
+    # Requests that were in a crowded forward have no rows for drafts any more; a new one has.
+    assert engine.generate(REPEAT, **LONG).finish.stats.sources["history"].accepted > 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("line", ["1.3", "1.4"])
+def test_ranks_agree(line: str, open_engine: Open, reference: Engine) -> None:
+    engine = open_engine(
+        line,
+        tensorrt_llm={"tensor_parallel_size": 3},
+        speculative={"prompt_lookup": {"shared_cache": {"mb": 1, "scopes": 2}}},
+    )
+    requests = requests_of(reference, KINDS)
+    assert outcome(collect(engine, requests)) == outcome(collect(reference, requests))
+    assert len(worker(engine).ranks) == 3 and worker(engine).error is None
+    # One rank tells of the rounds, not each of them.
+    assert engine.metrics()["rounds_total"] == sum(map(bool, worker(engine).drafted))
+
+
+def test_a_rank_that_drafts_otherwise_is_noticed(open_engine: Open) -> None:
+    """The fake would see what a real group would compute nonsense from."""
+    engine = open_engine("1.3", tensorrt_llm={"tensor_parallel_size": 2})
+    manager = next(iter(worker(engine).ranks[1].managers.resource_managers.values()))
+    manager.draft = lambda requests: {r.py_request_id: [5] for r in requests}
+    with pytest.raises(EngineError, match="ranks drafted"):
+        engine.generate(REPEAT, **LONG)
+    assert isinstance(worker(engine).error, RankDisagreement)
+    worker(engine).error = None
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_failing_drafter(ranks: int, open_engine: Open, reference: Engine) -> None:
+    """Alone it is switched off and text goes on; in a group the executor must stop rather than compute nonsense."""
+    engine = open_engine("1.3", tensorrt_llm={"tensor_parallel_size": ranks})
+    engine.generate(REPEAT, **LONG)
+    manager = next(iter(worker(engine).ranks[0].managers.resource_managers.values()))
+    manager._drafts.draft = lambda requests: 1 // 0
+    if ranks == 1:
+        wanted = reference.generate(REPEAT, **LONG)
+        done = engine.generate(REPEAT, **LONG)
+        assert done.text == wanted.text
+        assert done.finish is not None and done.finish.stats.sources["history"].proposed == 0
+        assert engine.engine.healthy  # type: ignore[attr-defined]
+    else:
+        with pytest.raises(EngineError, match="division"):
+            engine.generate(REPEAT, **LONG)
+        worker(engine).error = None
+
+
+def test_dummy_requests_get_no_drafts_and_no_place(open_engine: Open, reference: Engine) -> None:
+    engine = open_engine("1.3")
+    worker(engine).dummies = 3
+    requests = running(engine, 2)
+    assert outcome(collect(engine, requests)) == outcome(collect(reference, requests))
+    drafted = worker(engine).drafted
+    assert all(not d for drafts in drafted for number, d in drafts.items() if number >= 2**40)
+    assert any(d for drafts in drafted for d in drafts.values())
+    # Dummies do not count as active: a lone request still copies as one.
+    engine.generate(REPEAT, **LONG)
+    assert max(len(d) for drafts in drafted for d in drafts.values()) == 8
+
+
+def test_paused_requests_come_back(open_engine: Open, reference: Engine) -> None:
+    engine = open_engine("1.3", speculative={"prompt_lookup": {"shared_cache": {"mb": 1, "scopes": 2}}})
+    worker(engine).pause_at = {5, 9}
+    done = engine.generate(REPEAT, **LONG)
+    assert done.text == reference.generate(REPEAT, **LONG).text
+    assert worker(engine).trace.count("terminate_paused") == 2
+    assert done.finish is not None and done.finish.stats.sources["history"].accepted > 0
+    # Only what came to its end is a document of the shared cache.
+    manager = next(iter(worker(engine).ranks[0].managers.resource_managers.values()))
+    assert manager._drafts._shared.stats().documents == 1
+
+
+def test_cancelled_requests_free_their_slot_and_leave_nothing(open_engine: Open) -> None:
+    engine = open_engine("1.3", speculative={"prompt_lookup": {"shared_cache": {"mb": 1, "scopes": 2}}})
+    generation = engine.submit(REPEAT, **{**LONG, "max_tokens": 200})
+    events = iter(generation)
+    next(events)
+    generation.cancel()
+    finish = [e for e in events if isinstance(e, Finish)]
+    assert [f.reason for f in finish] == ["cancelled"]
+    generation.cancel()
+    engine.generate("zzz", **LONG)
+    manager = next(iter(worker(engine).ranks[0].managers.resource_managers.values()))
+    assert not manager._drafts._live and manager._drafts._shared.stats().documents == 1
+    assert sorted(worker(engine).slots) == [0, 1, 2, 3]
+    assert engine.metrics()["finished_total"] == {"stop": 0, "length": 1, "cancelled": 1, "error": 0}
+
+
+def test_a_stop_string_aborts_what_runs_on(open_engine: Open, reference: Engine) -> None:
+    engine = open_engine("1.3")
+    wanted = reference.generate(REPEAT, **LONG)
+    stop = next(c for c in wanted.text[3:] if c.isprintable() and c != "\ufffd")
+    ours, theirs = (e.generate(REPEAT, **LONG, stop=(stop,)) for e in (engine, reference))
+    assert ours.text == theirs.text and ours.finish is not None and ours.finish.stop == stop
+    engine.generate("zzz", **LONG)
+    assert sorted(worker(engine).slots) == [0, 1, 2, 3]
+
+
+def test_a_failed_forward_ends_its_requests_and_the_engine_lives(open_engine: Open, reference: Engine) -> None:
+    engine = open_engine("1.3", speculative={"prompt_lookup": {"shared_cache": {"mb": 1, "scopes": 2}}})
+    worker(engine).fail_at = {6}
+    with pytest.raises(EngineError, match="the forward failed"):
+        engine.generate(REPEAT, **LONG)
+    manager = next(iter(worker(engine).ranks[0].managers.resource_managers.values()))
+    assert not manager._drafts._live and manager._drafts._shared.stats().documents == 0
+    assert engine.generate(REPEAT, **LONG).text == reference.generate(REPEAT, **LONG).text
+
+
+def test_queue_drain_and_close(open_engine: Open) -> None:
+    engine = open_engine("1.3", overrides={"max_queue": 1})
+    generations = [engine.submit(REPEAT, **LONG) for _ in range(5)]
+    with pytest.raises(QueueFullError):
+        engine.submit(REPEAT, **LONG)
+    collected: list[Any] = []
+    readers = [threading.Thread(target=lambda g=g: collected.append(list(g)[-1])) for g in generations]
+    for reader in readers:
+        reader.start()
+    assert engine.engine.drain(60)
+    for reader in readers:
+        reader.join()
+    assert [f.reason for f in collected] == ["length"] * 5
+    with pytest.raises(EngineError, match="shutting down"):
+        engine.submit(REPEAT, **LONG)
+    engine.close()
+    engine.close()
+
+
+def test_close_ends_what_runs(open_engine: Open) -> None:
+    engine = open_engine("1.3")
+    generation = engine.submit(REPEAT, **{**LONG, "max_tokens": 200})
+    events = iter(generation)
+    next(events)
+    engine.close()
+    assert list(events)[-1].reason == "cancelled"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "param"),
+    [
+        ("1.3", {"presence_penalty": 1.0}, "presence_penalty"),
+        ("1.3", {"repetition_penalty": 1.2}, "repetition_penalty"),
+        ("1.3", {"min_tokens": 2, "stop_token_ids": (5,)}, "min_tokens"),
+        ("1.3", {"scope": Scope(adapter="none-such")}, "model"),
+        ("1.2", {"logprobs": 1}, "logprobs"),
+        ("1.2", {"frequency_penalty": 1.0}, "frequency_penalty"),
+        ("1.2", {"scope": Scope(adapter="x")}, "model"),
+        ("1.3", {"max_tokens": 1000}, "max_tokens"),
+    ],
+)
+def test_refused_at_the_door(line: str, arguments: dict[str, Any], param: str, open_engine: Open) -> None:
+    engine = open_engine(line)
+    with pytest.raises(RequestError) as refused:
+        engine.generate("abc", **arguments)
+    assert refused.value.param == param
+
+
+def test_verify_requests_fail_alone(open_engine: Open) -> None:
+    from .conftest import verify_executor
+
+    engine = open_engine("1.2")
+    verify_executor(engine).fail_at = {4}
+    with pytest.raises(EngineError, match="the forward failed"):
+        engine.generate(REPEAT, **LONG)
+    assert verify_executor(engine).canceled == [4]
+    assert len(engine.generate(REPEAT, **LONG).tokens) == 60
