@@ -19,7 +19,8 @@ LIMITS = Limits(max_batch_size=8, max_seq_len=512, prefill_chunk=128)
 
 
 def profiles(**lookup: int) -> tuple[io.Profile, ...]:
-    return io.profiles_for(plan_tiers(LIMITS, Speculative(prompt_lookup=PromptLookup(**lookup))))
+    settings = {"max_drafts": 8, "batch_max_drafts": 3, "max_seqs": 8, **lookup}
+    return io.profiles_for(plan_tiers(LIMITS, Speculative(prompt_lookup=PromptLookup(**settings))))
 
 
 def shapes(found: tuple[io.Profile, ...]) -> list[tuple[str, int, int, int]]:
@@ -49,7 +50,7 @@ def test_tiers_of_one_shape_share_a_profile() -> None:
     ]
 
 
-@pytest.mark.parametrize("max_drafts", [1, 4, 16, 64])
+@pytest.mark.parametrize("max_drafts", [1, 4, 17, 64])
 def test_widening_max_drafts_widens_the_lone_tier_alone(max_drafts: int) -> None:
     base, wide = profiles(), profiles(max_drafts=max_drafts)
     changed = {
