@@ -105,8 +105,8 @@ class SharedCache:
     def save(self, scope: str) -> SavedScope | None:
         """A scope's text; None for a scope that is not held. From any thread; is no use.
 
-        The cache is locked for pieces of 256 KiB, not for the whole scope. A scope that is written meanwhile comes out
-        valid, but may lack what was written after the call began.
+        The thread that inserts and proposes is not held up. A scope that is written meanwhile comes out valid, but lacks
+        what was written after the call began, and what was overwritten during it.
         """
         saved = self.native.save(scope)
         return None if saved is None else SavedScope(scope, *saved)

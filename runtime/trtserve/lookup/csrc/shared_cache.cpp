@@ -4,6 +4,7 @@
 #include <ctime>
 #include <new>
 #include <stdexcept>
+#include <type_traits>
 
 namespace trtlookup {
 
@@ -15,9 +16,17 @@ Share Share::of(std::size_t bytes) noexcept {
 }
 
 void ScopeText::write(Token token, bool starts) noexcept {
-    ring_[cursor_] = static_cast<std::uint32_t>(token) | (starts ? kStart : 0);
+    const Place end = written_.load(std::memory_order_relaxed) + 1;
+    begun_.store(end, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);  // whoever sees the token sees that it was begun
+    std::atomic_ref<std::uint32_t>(ring_[cursor_])
+        .store(static_cast<std::uint32_t>(token) | (starts ? kStart : 0), std::memory_order_relaxed);
+    written_.store(end, std::memory_order_release);
     if (++cursor_ == ring_.size()) cursor_ = 0;
-    ++written_;
+}
+
+void ScopeText::enter(std::size_t slot, Place place, std::uint64_t mixed) noexcept {
+    std::atomic_ref<Slot>(slots_[slot]).store((place << 16) | (mixed & 0xffff), std::memory_order_relaxed);
 }
 
 // Whether the key that ends at `tail_end` still stands before `place`, within one stretch.
@@ -70,7 +79,7 @@ std::size_t ScopeText::insert(const Token* tokens, std::size_t count) noexcept {
             for (std::size_t j = i - context; j < i; ++j) write(tokens[j], !open && j == i - context);
             open = true;
             known = 0;
-            slots_[slot != kNone ? slot : oldest_slot(mixed)] = (written_ << 16) | (mixed & 0xffff);
+            enter(slot != kNone ? slot : oldest_slot(mixed), written_, mixed);
             write(tokens[i], false);
         }
         if (i + 1 < count) state = hash_->roll(state, tokens[i - n], tokens[i]);
@@ -85,8 +94,9 @@ ScopeText::Found ScopeText::copy(const Token* tail_end, std::size_t available, i
     const std::size_t slot = find(tail_end, mix(hash_->of(tail_end - n, n)));
     if (slot == kNone) return {0, 0};
     const Place place = slots_[slot] >> 16;
+    const Place end = written_.load(std::memory_order_relaxed);
     int count = 0;
-    for (Place p = place; count < limit && p < written_; ++p) {
+    for (Place p = place; count < limit && p < end; ++p) {
         const std::uint32_t token = at(p);
         if (token & kStart) break;
         out[count++] = static_cast<Token>(token);
@@ -101,13 +111,34 @@ ScopeText::Found ScopeText::copy(const Token* tail_end, std::size_t available, i
     return {count, static_cast<int>(match)};
 }
 
-void ScopeText::read(Place from, std::size_t count, std::uint32_t* out) const noexcept {
-    for (std::size_t i = 0; i < count;) {
-        const auto at = static_cast<std::size_t>((from + i) % ring_.size());
-        const std::size_t run = std::min(count - i, ring_.size() - at);
-        std::copy_n(&ring_[at], run, out + i);
-        i += run;
+// A place's text never changes, so it does not matter when each token is read, as long as it is before the ring comes
+// round to it. An entry is one word, and one made after `end` was read leads past it.
+SavedText ScopeText::save() const {
+    const Place end = written_.load(std::memory_order_acquire);
+    const Place first = first_in_ring(end);
+    SavedText saved;
+    saved.tokens.resize(static_cast<std::size_t>(end - first));
+    // atomic_ref is for objects that are not const; these are only read.
+    const auto load = [](const auto& word) {
+        using Word = std::remove_const_t<std::remove_reference_t<decltype(word)>>;
+        return std::atomic_ref<Word>(const_cast<Word&>(word)).load(std::memory_order_relaxed);
+    };
+    for (std::size_t i = 0, at = static_cast<std::size_t>(first % ring_.size()); i < saved.tokens.size(); ++i) {
+        saved.tokens[i] = load(ring_[at]);
+        if (++at == ring_.size()) at = 0;
     }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const Place kept = std::min(std::max(first, first_in_ring(begun_.load(std::memory_order_relaxed))), end);
+    saved.tokens.erase(saved.tokens.begin(), saved.tokens.begin() + static_cast<std::ptrdiff_t>(kept - first));
+    if (!saved.tokens.empty()) saved.tokens.front() |= kStart;  // what is left of its stretch
+    saved.indexed.resize((saved.tokens.size() + 7) / 8);
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+        const Place place = load(slots_[slot]) >> 16;
+        if (place < kept + static_cast<Place>(hash_->window()) || place >= end) continue;
+        const auto i = static_cast<std::size_t>(place - kept);
+        saved.indexed[i / 8] = static_cast<std::uint8_t>(saved.indexed[i / 8] | 1u << (i % 8));
+    }
+    return saved;
 }
 
 // Entries are made in the order of their places, so in a smaller table the newest of a set stay, as they would have.
@@ -121,9 +152,8 @@ void ScopeText::restore(const std::uint32_t* tokens, std::size_t count, const st
     const auto n = static_cast<std::size_t>(hash_->window());
     const std::size_t first = count > ring_.size() ? count - ring_.size() : 0;
     Entry ahead[kAhead] = {};
-    const auto enter = [&](Entry& entry) {
-        if (entry.place == 0) return;
-        slots_[oldest_slot(entry.mixed)] = (entry.place << 16) | (entry.mixed & 0xffff);
+    const auto enter_fetched = [&](Entry& entry) {
+        if (entry.place != 0) enter(oldest_slot(entry.mixed), entry.place, entry.mixed);
         entry.place = 0;
     };
     std::uint64_t state = 0;
@@ -131,7 +161,7 @@ void ScopeText::restore(const std::uint32_t* tokens, std::size_t count, const st
     const auto token_at = [&](std::size_t i) { return static_cast<Token>(tokens[i] & ~kStart); };
     for (std::size_t i = first; i < count; ++i) {
         Entry& entry = ahead[i % kAhead];
-        enter(entry);
+        enter_fetched(entry);
         const bool starts = i == first || (tokens[i] & kStart);
         if (starts) run = 0, state = 0;
         if (run >= n && (indexed[i / 8] >> (i % 8) & 1)) {
@@ -142,7 +172,7 @@ void ScopeText::restore(const std::uint32_t* tokens, std::size_t count, const st
         write(token_at(i), starts);
         ++run;
     }
-    for (std::size_t i = 0; i < kAhead; ++i) enter(ahead[(count + i) % kAhead]);
+    for (std::size_t i = 0; i < kAhead; ++i) enter_fetched(ahead[(count + i) % kAhead]);
 }
 
 SharedCache::SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens)
@@ -175,7 +205,7 @@ SharedCache::Scope& SharedCache::open(const std::string& name) {
         scopes_.pop_back();
         ++evictions_;
     }
-    scopes_.push_front(Scope{name, ScopeText(share_, hash_), ++opened_});
+    scopes_.push_front(Scope{name, std::make_shared<ScopeText>(share_, hash_)});
     try {
         by_name_.emplace(scopes_.front().name, scopes_.begin());
     } catch (...) {
@@ -193,7 +223,7 @@ void SharedCache::insert(const std::string& scope, const Token* tokens, std::siz
     if (count <= static_cast<std::size_t>(key_length())) return;  // no key with a following token
     const std::lock_guard<std::mutex> lock(mutex_);
     Scope& stored = open(scope);
-    tokens_ += stored.text.insert(tokens, count);
+    tokens_ += stored.text->insert(tokens, count);
     ++stored.documents;
     stored.stored_at = static_cast<std::int64_t>(std::time(nullptr));
     ++documents_;
@@ -203,13 +233,13 @@ ScopeText::Found SharedCache::copy(const std::string& scope, const Token* tail_e
                                    int most_match, Token* out) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Scope* found = touch(scope);
-    return found ? found->text.copy(tail_end, available, limit, most_match, out) : ScopeText::Found{0, 0};
+    return found ? found->text->copy(tail_end, available, limit, most_match, out) : ScopeText::Found{0, 0};
 }
 
 SharedCacheStats SharedCache::stats() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::size_t bytes = 0;
-    for (const Scope& scope : scopes_) bytes += scope.text.bytes();
+    for (const Scope& scope : scopes_) bytes += scope.text->bytes();
     return {bytes, budget_, scopes_.size(), evictions_, documents_, tokens_};
 }
 
@@ -220,81 +250,39 @@ std::vector<std::string> SharedCache::names() const {
     return names;
 }
 
-// `serial` 0 is any.
-const SharedCache::Scope* SharedCache::held(const std::string& name, std::uint64_t serial) const {
-    const auto found = by_name_.find(name);
-    return found != by_name_.end() && (serial == 0 || found->second->serial == serial) ? &*found->second : nullptr;
-}
-
 std::optional<SavedText> SharedCache::save(const std::string& name) const {
-    SavedText saved;
-    std::uint64_t serial = 0;
-    ScopeText::Place first = 0, end = 0;
-    std::size_t room = 0;
+    std::shared_ptr<const ScopeText> text;
+    std::uint64_t documents = 0;
+    std::int64_t stored_at = 0;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
-        const Scope* scope = held(name, 0);
-        if (!scope) return std::nullopt;
-        serial = scope->serial;
-        first = scope->text.oldest();
-        end = scope->text.written();
-        saved.documents = scope->documents;
-        saved.stored_at = scope->stored_at;
-        room = static_cast<std::size_t>(end - first);
+        const auto found = by_name_.find(name);
+        if (found == by_name_.end()) return std::nullopt;
+        text = found->second->text;
+        documents = found->second->documents;
+        stored_at = found->second->stored_at;
     }
-    // Taken, and its pages touched, outside the lock.
-    saved.tokens.resize(room);
-
-    // A place's text never changes, so pieces read at different times fit together. Where text was overwritten before
-    // it was read, what came before it is dropped too, so that the rest is in one piece.
-    ScopeText::Place lost = first;
-    for (ScopeText::Place place = first; place < end;) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        const Scope* scope = held(name, serial);
-        if (!scope) return std::nullopt;
-        const ScopeText::Place oldest = std::min(scope->text.oldest(), end);
-        if (place < oldest) place = lost = oldest;
-        const auto count = static_cast<std::size_t>(std::min<ScopeText::Place>(end - place, kPiece / sizeof(std::uint32_t)));
-        scope->text.read(place, count, saved.tokens.data() + (place - first));
-        place += count;
-    }
-    saved.tokens.erase(saved.tokens.begin(), saved.tokens.begin() + static_cast<std::ptrdiff_t>(lost - first));
-    if (!saved.tokens.empty()) saved.tokens.front() |= ScopeText::kStart;  // what is left of its stretch
-    saved.indexed.resize((saved.tokens.size() + 7) / 8);
-    const ScopeText::Place first_key = lost + static_cast<ScopeText::Place>(key_length());
-
-    std::size_t slot = 0;
-    for (bool more = true; more;) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        const Scope* scope = held(name, serial);
-        if (!scope) return std::nullopt;
-        const std::size_t stop = std::min(scope->text.slots(), slot + kPiece / sizeof(std::uint64_t));
-        for (; slot < stop; ++slot) {
-            const ScopeText::Place place = scope->text.entry(slot);
-            if (place == 0 || place < first_key || place >= end) continue;
-            const auto i = static_cast<std::size_t>(place - lost);
-            saved.indexed[i / 8] = static_cast<std::uint8_t>(saved.indexed[i / 8] | 1u << (i % 8));
-        }
-        more = slot < scope->text.slots();
-    }
+    SavedText saved = text->save();
+    saved.documents = documents;
+    saved.stored_at = stored_at;
     return saved;
 }
 
 void SharedCache::restore(const std::string& name, const std::uint32_t* tokens, std::size_t count,
                           const std::uint8_t* indexed, int key_length, std::uint64_t documents, std::int64_t stored_at) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (held(name, 0)) throw std::invalid_argument("restore: scope " + name + " is held already");
+    if (by_name_.contains(name)) throw std::invalid_argument("restore: scope " + name + " is held already");
     Scope& scope = open(name);
     scope.documents = documents;
     scope.stored_at = stored_at;
     if (key_length == hash_.window()) {
-        scope.text.restore(tokens, count, indexed);
+        scope.text->restore(tokens, count, indexed);
         return;
     }
     const auto shortest = static_cast<std::size_t>(hash_.window());
     std::vector<Token> stretch;
     const auto insert = [&] {
-        if (stretch.size() > shortest) scope.text.insert(stretch.data(), stretch.size());
+        if (stretch.size() > shortest) scope.text->insert(stretch.data(), stretch.size());
         stretch.clear();
     };
     for (std::size_t i = 0; i < count; ++i) {

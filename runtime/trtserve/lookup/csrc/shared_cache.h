@@ -1,6 +1,7 @@
 // The cross-request cache: copies from finished requests of the same scope, bounded in bytes, scopes kept apart.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -77,14 +78,9 @@ class ScopeText {
     // What followed the key that ends at `tail_end`: at most `limit` tokens to `out`, never past the stretch's end.
     Found copy(const Token* tail_end, std::size_t available, int limit, int most_match, Token* out) const noexcept;
 
-    using Place = std::uint64_t;
-
-    // For saving, piece by piece: the places [oldest, written) hold text.
-    Place written() const noexcept { return written_; }
-    Place oldest() const noexcept { return written_ > ring_.size() ? written_ - ring_.size() : 0; }
-    std::size_t slots() const noexcept { return slots_.size(); }
-    void read(Place from, std::size_t count, std::uint32_t* out) const noexcept;
-    Place entry(std::size_t slot) const noexcept { return slots_[slot] >> 16; }  // 0: none
+    // Everything but documents and their time. May be called while another thread inserts, which is not held up by it;
+    // then what was written after the call began, and what was overwritten during it, is missing.
+    SavedText save() const;
 
     // Fills an empty scope with saved text: its newest tokens, as far as they fit, and the entries that lead to them.
     // With the key length that it was saved under, proposals and later inserts are what they would have been without
@@ -96,23 +92,30 @@ class ScopeText {
   private:
     // 48 bits of place and 16 of hash. 0 is empty: no key ends before place 1.
     using Slot = std::uint64_t;
+    using Place = std::uint64_t;
 
     // The key's set: the first of its slots and how many there are.
     std::size_t ways() const noexcept { return slots_.size() < 8 ? slots_.size() : 8; }
     std::size_t set_of(std::uint64_t mixed) const noexcept {
         return (static_cast<std::size_t>(mixed >> 16) & (slots_.size() / ways() - 1)) * ways();
     }
+    Place oldest() const noexcept { return first_in_ring(written_.load(std::memory_order_relaxed)); }
+    Place first_in_ring(Place end) const noexcept { return end > ring_.size() ? end - ring_.size() : 0; }
     std::uint32_t at(Place place) const noexcept { return ring_[static_cast<std::size_t>(place % ring_.size())]; }
     static constexpr std::size_t kNone = ~std::size_t{0};
     std::size_t find(const Token* tail_end, std::uint64_t mixed) const noexcept;
     bool holds(Place place, const Token* tail_end) const noexcept;
     std::size_t oldest_slot(std::uint64_t mixed) const noexcept;
     void write(Token token, bool starts) noexcept;
+    void enter(std::size_t slot, Place place, std::uint64_t mixed) noexcept;
 
     const WindowHash* hash_;
     FixedArray<Slot> slots_;
     FixedArray<std::uint32_t> ring_;
-    Place written_ = 0;
+    // One thread writes. Another may save() meanwhile: it reads ring and slots with relaxed atomics, as they are written,
+    // and finds by `begun_`, which runs ahead of the ring, which of the tokens it read may have been overwritten.
+    std::atomic<Place> begun_{0};
+    std::atomic<Place> written_{0};
     std::size_t cursor_ = 0;  // written_ modulo the ring's size
 };
 
@@ -146,11 +149,9 @@ class SharedCache {
 
     std::vector<std::string> names() const;  // most recently used first
 
-    // A scope's text; none for a scope that is not held. The lock is taken for pieces of at most kPiece bytes, so that
-    // saving never holds up the owner for longer than one takes. What is written between two pieces may be missing;
-    // what is returned is valid in any case.
+    // A scope's text; none for a scope that is not held. See ScopeText::save. (A scope that is dropped meanwhile keeps its
+    // memory until it is saved.)
     std::optional<SavedText> save(const std::string& scope) const;
-    static constexpr std::size_t kPiece = 256 * 1024;
 
     // Makes a scope of saved text, as the most recently used. `key_length` is that of the cache that saved it: where it
     // is another than this cache's, the stretches are inserted one by one. Throws std::invalid_argument where the scope
@@ -161,14 +162,12 @@ class SharedCache {
   private:
     struct Scope {
         std::string name;
-        ScopeText text;
-        std::uint64_t serial;  // a scope dropped and opened again is another one
+        std::shared_ptr<ScopeText> text;
         std::uint64_t documents = 0;
         std::int64_t stored_at = 0;
     };
     using Scopes = std::list<Scope>;  // most recently used first
 
-    const Scope* held(const std::string& name, std::uint64_t serial) const;
     Scope* touch(const std::string& name);
     Scope& open(const std::string& name);
 
@@ -179,7 +178,6 @@ class SharedCache {
     mutable std::mutex mutex_;
     Scopes scopes_;
     std::unordered_map<std::string_view, Scopes::iterator> by_name_;  // keys are the names in scopes_
-    std::uint64_t opened_ = 0;
     std::uint64_t evictions_ = 0;
     std::uint64_t documents_ = 0;
     std::uint64_t tokens_ = 0;
