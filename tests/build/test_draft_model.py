@@ -52,7 +52,14 @@ def test_engine_holds_both_models(pair: Path, capsys: pytest.CaptureFixture[str]
     stored = load_file(pair / "e" / "draft_model" / "weights.safetensors")
     original = load_file(pair / "draft-llama" / "model.safetensors")
     assert (stored["layers.0.q"] == original["model.layers.0.self_attn.q_proj.weight"].half()).all()
-    assert {t.name: t.rows for t in manifest.tiers} == {"lone": 9, "copy": 4, "full": 4, "prefill": 16}
+    lookup = manifest.speculative.prompt_lookup
+    assert lookup is not None
+    assert {t.name: t.rows for t in manifest.tiers} == {
+        "lone": max(lookup.max_drafts, 3) + 1,
+        "copy": max(lookup.batch_max_drafts, 3) + 1,
+        "full": 4,
+        "prefill": 16,
+    }
     code, out, _ = run(capsys, "inspect", "e")
     assert code == 0 and "draft model" in out and record.weights_digest[:16] in out
 

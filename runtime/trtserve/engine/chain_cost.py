@@ -95,6 +95,7 @@ class ChainGate:
 
     def settle(self, slot: int, proposed: int, accepted: int) -> None:
         """``accepted`` of a chain of ``proposed`` were."""
+        self._idle = 0
         self._own[slot].add(proposed, accepted)
         self._all.add(proposed, accepted)
 
@@ -113,12 +114,8 @@ class ChainGate:
             rate = expected / (self._verify.seconds(batch, -(-rows // batch), context) + drafting)
             if rate > best_rate:
                 best, best_rate = length, rate
-        if best:
-            self._idle = 0
-            return best
-        self.rounds_held_back += 1
-        self._idle += 1
-        if self._idle < PROBE_EVERY:
-            return 0
-        self._idle = 0
-        return 1
+        if best == 0 and self._idle >= PROBE_EVERY:
+            return 1  # until it is settled: a drafter may have to catch up first
+        self._idle += best == 0
+        self.rounds_held_back += best == 0
+        return best
