@@ -36,7 +36,7 @@ $(VENV)/.base: pyproject.toml constraints.txt $(NATIVE)
 
 $(VENV)/.test: $(VENV)/.base
 	@echo "Installing test tools ..."
-	@$(PIP) -e '.[build,test,cuda]'
+	@$(PIP) -e '.[build,test,cuda,rtx]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.base
