@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -116,6 +117,8 @@ class TritonPythonModel:
         if self._loaded is not None:
             self._loaded.engine.close()
         self._serving = self._metrics = self._loaded = None
+        # Metrics and senders that only a cycle keeps alive would be freed after Triton has gone: a crash on exit.
+        gc.collect()
 
 
 def _tensors(request: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ missing here.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -85,12 +86,15 @@ class TritonMetrics:
         return RequestTimer(self._latencies)
 
     def close(self) -> None:
-        """Stop, and let go of every metric. The engine must still be open."""
+        """Stop, and let go of every metric, then of their families: the other order makes Triton use freed ones."""
         self._queue.put(None)
         self._thread.join()
         self._engine_metrics.clear()
         self._counted.clear()
+        del self._info, self._latencies, self._queue
+        gc.collect()
         self._known.clear()
+        gc.collect()
 
     def _family(self, name: str, description: str, kind: Any) -> Any:
         if name not in self._known:
