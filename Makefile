@@ -11,11 +11,13 @@ NATIVE := CMakeLists.txt $(wildcard runtime/trtserve/*/CMakeLists.txt plugins/tr
 RECIPE ?= recipes/smollm2-135m.yaml
 ENGINE ?= engines/smollm2-135m
 ARGS ?=
+# The environment of the tests' Triton server.
+TRITON_VENV := $(VENV)-triton
 
 # Spinning OpenMP threads starve each other on shared cores.
 export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: help demo serve bench test verify lint clean
+.PHONY: help engine demo serve bench test verify lint clean
 help:
 	@echo "make demo     build the small model's engine and watch lookup at work"
 	@echo "make serve    serve that engine on http://127.0.0.1:8000 (ARGS='--port 9000' passes flags)"
@@ -37,6 +39,17 @@ $(VENV)/.base: pyproject.toml constraints.txt $(NATIVE)
 $(VENV)/.test: $(VENV)/.base
 	@echo "Installing test tools ..."
 	@$(PIP) -e '.[build,test,cuda,rtx]'
+	@touch $@
+
+# Triton's Python backend needs NumPy 1, so it gets an environment that lies over the other one: its own packages come
+# first, all others from there. Where nvidia-pytriton has no wheel for this Python, the tests go without.
+$(TRITON_VENV)/.tried: $(VENV)/.base
+	@echo "Installing a Triton server for its tests ..."
+	@rm -rf $(TRITON_VENV) && $(PYTHON) -m venv $(TRITON_VENV)
+	@$(TRITON_VENV)/bin/python -m pip --disable-pip-version-check install -q --only-binary :all: nvidia-pytriton==0.7.0 \
+	  && touch $(TRITON_VENV)/.ok || echo "No Triton server for this Python: its tests will be skipped."
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(TRITON_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/trtlookup-base.pth"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.base
@@ -61,11 +74,12 @@ lint: $(VENV)/.test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test: lint
-	@$(BIN)/python -m pytest $(ARGS)
+test: lint $(TRITON_VENV)/.tried
+	@TRTLOOKUP_TRITON_PYTHON="$$(ls $(TRITON_VENV)/.ok >/dev/null 2>&1 && echo $(abspath $(TRITON_VENV))/bin/python)" \
+	  $(BIN)/python -m pytest $(ARGS)
 
 verify: $(VENV)/.test engine
 	@$(BIN)/python -m benchmarks.verify $(ENGINE) $(ARGS)
 
 clean:
-	rm -rf $(VENV) .cmake engines
+	rm -rf $(VENV) $(TRITON_VENV) .cmake engines

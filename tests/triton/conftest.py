@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.triton_server import Bundle, TritonServer
 from trtbuild.cli import run
 from trtserve.api.context import ServerContext
 from trtserve.api.server import ApiServer, listen
 from trtserve.loading import load_engine
 from trtserve.overrides import Overrides
 
-from .server import Bundle, TritonServer
 from .tiny import write_tiny_engine
 
 ENVIRONMENT = "TRTLOOKUP_TRITON_PYTHON"

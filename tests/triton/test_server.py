@@ -17,9 +17,10 @@ import tritonclient.grpc as grpcclient
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.triton_server import TritonServer
+
 from .client import Stream, error, generate_stream, grpc_client, grpc_inputs, infer, outputs, text
 from .conftest import QUEUE, STREAMING, TENANT_HEADER, UNARY, Trtserve, write_model
-from .server import TritonServer
 from .tiny import CONTEXT, SLOTS
 
 PROMPT = "the cat sat on the mat and the cat sat on the hat and the "
