@@ -9,17 +9,18 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-OCCURRENCES, LOST, BEHIND, AHEAD = 4, 16, 16, 64
+OCCURRENCES, LOST, BEHIND, AHEAD = 8, 16, 16, 64
 SOLID_MATCH, SOLID_RUN = 16, 8
-LEAST, CERTAIN = 0.005, 0.9999
+LEAST, CERTAIN = 0.03, 0.9999
 MOST_MATCH = 64
 PRIOR, MOST_COUNT = 8, 64
 EDGE = 1.02
+TRUST, FIRST_TRUST, FADE = 4.0, 0.75, 0.95
 SHARED_AHEAD = 128
 
 # Cells: what is told apart (csrc/odds.h).
 MATCHES, RUNS, VOTES, DISTANCES = 13, 8, 8, 4
-PLACE = MATCHES * RUNS
+PLACE = 2 * MATCHES * RUNS
 NEAR = PLACE + MATCHES * VOTES
 SKIP = NEAR + MATCHES * DISTANCES
 CELLS = SKIP + MATCHES
@@ -33,8 +34,8 @@ def run_class(run: int) -> int:
     return next((i for i, most in enumerate((0, 1, 2, 4, 8, 16, 32)) if run <= most), 7)
 
 
-def cursor_cell(match: int, run: int) -> int:
-    return match_class(match) * RUNS + run_class(run)
+def cursor_cell(match: int, run: int, resumed: bool) -> int:
+    return (MATCHES * resumed + match_class(match)) * RUNS + run_class(run)
 
 
 def place_cell(match: int, vote: int) -> int:
@@ -108,6 +109,7 @@ class Candidate:
     position: int
     match: int
     run: int
+    resumed: bool
     cell: int
     chance: float
     found: bool = False
@@ -123,6 +125,7 @@ class Cursor:
     position: int = 0
     match: int = 0
     run: int = 0
+    resumed: bool = False
     broken: bool = False
     lost: int = 0
 
@@ -159,7 +162,8 @@ class Adaptive:
         self.prompt_length = len(self.prompt)
         self.agreed = 0
         self.odds = Odds(self.priors)
-        self.recent = [RecentGrams(2), RecentGrams(1)]
+        self.recent = [RecentGrams(3), RecentGrams(2), RecentGrams(1)]
+        self.expected = self.right = 0.0
         self.cursor = Cursor()
         self.held: list[int] = []
         self.pending = False
@@ -185,7 +189,7 @@ class Adaptive:
             position = best.position + len(drafts)
             if position >= len(best.text) and best.source != "history":
                 break
-            chance *= self.share if not drafts else self.odds.chance(self._cell_after(len(drafts)))
+            chance *= self.share * self._trust() if not drafts else self.odds.chance(self._cell_after(len(drafts)))
             if chance < LEAST:
                 break
             drafts.append(best.text[position] if position < len(best.text) else drafts[position - len(best.text)])
@@ -232,10 +236,12 @@ class Adaptive:
     def _text(self, source: str) -> list[int]:
         return {"history": self.history, "prediction": self.prediction or [], "shared": self.held}[source]
 
-    def _add(self, source: str, text: list[int], kind: str, position: int, match: int, run: int, cell: int) -> None:
+    def _add(
+        self, source: str, text: list[int], kind: str, position: int, match: int, run: int, resumed: bool, cell: int
+    ) -> None:
         if position < len(text):
             chance = self.odds.chance(cell)
-            self.candidates.append(Candidate(source, text, kind, position, match, run, cell, chance))
+            self.candidates.append(Candidate(source, text, kind, position, match, run, resumed, cell, chance))
 
     def _collect(self) -> None:
         self.candidates = []
@@ -245,8 +251,10 @@ class Adaptive:
             if cursor.broken:
                 self._resume(text)
             else:
-                cell = cursor_cell(cursor.match, cursor.run)
-                self._add(cursor.source, text, "cursor", cursor.position, cursor.match, cursor.run, cell)
+                cell = cursor_cell(cursor.match, cursor.run, cursor.resumed)
+                self._add(
+                    cursor.source, text, "cursor", cursor.position, cursor.match, cursor.run, cursor.resumed, cell
+                )
                 if self.candidates and cursor.match >= SOLID_MATCH and cursor.run >= SOLID_RUN:
                     return
         self._occurrences()
@@ -256,14 +264,14 @@ class Adaptive:
     def _resume(self, text: list[int]) -> None:
         cursor = self.cursor
         at, lost = cursor.position, cursor.lost
-        self._add(cursor.source, text, "skip", at + lost, 0, 0, skip_cell(lost))
+        self._add(cursor.source, text, "skip", at + lost, 0, 0, True, skip_cell(lost))
         longest = distance = where = 0
         for position in range(max(at - BEHIND, 1), min(at + AHEAD + 1, len(text))):
             match = matching(text, position, self.history, lost)
             if match and (match > longest or (match == longest and abs(position - at) < distance)):
                 longest, distance, where = match, abs(position - at), position
         if longest:
-            self._add(cursor.source, text, "near", where, longest, 0, near_cell(longest, distance))
+            self._add(cursor.source, text, "near", where, longest, 0, True, near_cell(longest, distance))
 
     def _occurrences(self) -> None:
         tokens, places = self.history, []
@@ -294,7 +302,8 @@ class Adaptive:
     def _add_place(self, source: str, text: list[int], position: int, match: int, vote: int) -> None:
         cursor = self.cursor
         goes_on = not cursor.broken and (cursor.source, cursor.position) == (source, position)
-        self._add(source, text, "place", position, match, cursor.run if goes_on else 0, place_cell(match, vote))
+        run, resumed = (cursor.run, cursor.resumed) if goes_on else (0, False)
+        self._add(source, text, "place", position, match, run, resumed, place_cell(match, vote))
 
     def _predicted(self) -> None:
         text, tokens = self.prediction, self.history
@@ -304,7 +313,7 @@ class Adaptive:
         followed = self.cursor.source == "prediction" and not self.cursor.broken
         if self.agreed == output and output < len(text) and not (followed and self.cursor.position == output):
             match = min(self.agreed, MOST_MATCH)
-            self._add("prediction", text, "cursor", output, match, match, cursor_cell(match, match))
+            self._add("prediction", text, "cursor", output, match, match, False, cursor_cell(match, match, False))
         if len(tokens) >= self.ngram:
             for position in range(len(text) - 1, self.ngram - 1, -1):
                 if text[position - self.ngram : position] == tokens[-self.ngram :]:
@@ -320,7 +329,7 @@ class Adaptive:
             return
         copy = self.shared(self.history, SHARED_AHEAD)
         if copy:
-            self._add("shared", copy[0], "place", 0, copy[1], 0, place_cell(copy[1], 0))
+            self._add("shared", copy[0], "place", 0, copy[1], 0, False, place_cell(copy[1], 0))
             self.candidates[-1].found = True
 
     def _choose(self) -> None:
@@ -339,9 +348,12 @@ class Adaptive:
             if best is None or share > self.share or (candidate.token == best.token and candidate.chance > best.chance):
                 self.best, self.share = candidate, share
 
+    def _trust(self) -> float:
+        return min(1.0, (TRUST * FIRST_TRUST + self.right) / (TRUST + self.expected))
+
     def _cell_after(self, drafts: int) -> int:
         assert self.best is not None
-        return cursor_cell(min(MOST_MATCH, self.best.match + drafts), self.best.run + drafts)
+        return cursor_cell(min(MOST_MATCH, self.best.match + drafts), self.best.run + drafts, self.best.resumed)
 
     # ---- what the round showed ----
 
@@ -352,8 +364,10 @@ class Adaptive:
 
     def _learn(self, target: int) -> None:
         for candidate in self.candidates:
-            # A candidate at the history's end names a token that came only now: texts are compared as they were.
             self._count(candidate.cell, candidate.token == target)
+        if self.best is not None:
+            self.expected = self.expected * FADE + self.share
+            self.right = self.right * FADE + (self.best.token == target)
         for draft in range(1, min(self.kept, self.accepted + 1)):
             self._count(self._cell_after(draft), draft < self.accepted)
 
@@ -380,7 +394,7 @@ class Adaptive:
             else:
                 self._hold(best)
                 match = min(MOST_MATCH, best.match + got)
-                self.cursor = Cursor(best.source, best.position + got, match, run)
+                self.cursor = Cursor(best.source, best.position + got, match, run, best.resumed)
         elif run >= 2 or ((got > 0 or not cursor.broken) and best.match + got >= 4):
             self._hold(best)
             self.cursor = Cursor(best.source, best.position + got, broken=True)
@@ -400,7 +414,8 @@ class Adaptive:
         got = self._agreed(self._text(cursor.source), cursor.position, tokens)
         position, run = cursor.position + got, cursor.run + got
         if got == count:
-            self.cursor = Cursor(cursor.source, position, min(MOST_MATCH, cursor.match + got), run)
+            match = min(MOST_MATCH, cursor.match + got)
+            self.cursor = Cursor(cursor.source, position, match, run, cursor.resumed)
         elif run < 2:
             self.cursor = Cursor()
         else:

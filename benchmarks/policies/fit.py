@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.policies.adaptive import CELLS, DISTANCES, NEAR, PLACE, RUNS, SKIP, VOTES, Adaptive
-from benchmarks.traces.read import Trace, shipped
+from benchmarks.traces.read import half, shipped
+from trtserve.replay.traces import Trace
 
 HEADER = Path(__file__).resolve().parents[2] / "runtime/trtserve/lookup/csrc/adaptive_priors.h"
 ROUNDS = 3
@@ -73,7 +74,7 @@ def main() -> None:
     parser.add_argument("--half", type=int, choices=(0, 1), help="use only this half of the groups")
     parser.add_argument("--write", action="store_true", help="rewrite the header that ships")
     arguments = parser.parse_args()
-    traces = [t for t in shipped() if arguments.half is None or t.half == arguments.half]
+    traces = [t for t in shipped() if arguments.half is None or half(t) == arguments.half]
     text = header(fit(traces))
     if arguments.write:
         HEADER.write_text(text, encoding="utf-8")

@@ -27,14 +27,13 @@ from typing import Any
 # Before torch is imported: spinning OpenMP threads slow each other down on shared cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from trtserve.engine.local import LocalEngine
-from trtserve.executor.torch import TorchExecutor
-from trtserve.tokenizer import Tokenizer
-
 from benchmarks.workloads import Case, all_cases
 from trtserve import engine_dir
+from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import Finish, GenerationRequest
+from trtserve.executor.torch import TorchExecutor
 from trtserve.sampling import SamplingParams
+from trtserve.tokenizer import Tokenizer
 
 LABELS = ("written", "model", "prefix")
 HERE = Path(__file__).resolve().parent

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from trtserve import drafters, engine_dir
 from trtserve.drafters import ChainDrafter
-from trtserve.engine.local import LocalEngine
+from trtserve.engine.local import LocalEngine, Recorder
 from trtserve.engine.protocol import Engine
 from trtserve.engine_dir import Manifest
 from trtserve.executor.base import Executor, ExecutorError
@@ -31,8 +31,12 @@ class Loaded(NamedTuple):
     tokenizer: Tokenizer
 
 
-def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None = None) -> Loaded:
+def load_engine(
+    directory: str | os.PathLike[str], overrides: Overrides | None = None, *, recorder: Recorder | None = None
+) -> Loaded:
     """Load an engine directory and start its scheduler. Close the engine to free everything.
+
+    ``recorder`` is called with each finished request's scope, prompt, output and prediction.
 
     Raises EngineDirError for a directory that is not what was built, OverrideError for settings it was not built for,
     and ExecutorError when its target cannot run here.
@@ -57,7 +61,7 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
         file = _shared_cache_file(shared, manifest, overrides)
         if file is not None:
             opened.callback(file.close)
-        executor = _load_executor(path, manifest, overrides)
+        executor = load_executor(path, manifest, overrides)
         opened.callback(executor.close)
         chain_drafter = _open_chain_drafter(path, manifest, overrides, executor)
         if chain_drafter is not None:
@@ -78,6 +82,7 @@ def load_engine(directory: str | os.PathLike[str], overrides: Overrides | None =
             hermetic=overrides.hermetic,
             shared_cache=shared,
             shared_cache_file=file,
+            recorder=recorder,
             chain_drafter=chain_drafter,
         )
         opened.pop_all()  # the engine's own from here on
@@ -112,7 +117,7 @@ def _open_chain_drafter(
     )
 
 
-def _load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Executor:
+def load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Executor:
     """The executor of the manifest's target. Imported when asked for: a target's libraries are its own users' need."""
     device = overrides.device
     if manifest.target == "torch":

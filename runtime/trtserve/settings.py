@@ -41,7 +41,7 @@ class PromptLookup(_Strict):
         description="adaptive: by expected gain, learned; window: latest match, a window that doubles and halves",
     )
     ngram: int = Field(default=4, ge=1, le=64, description="tokens of the key that finds an earlier occurrence")
-    max_drafts: int = Field(default=8, ge=1, le=64, description="drafts of one copy when one sequence is active")
+    max_drafts: int = Field(default=32, ge=1, le=64, description="drafts of one copy when one sequence is active")
     min_match: int = Field(default=8, ge=1, le=64, description="tokens that must match before a copy is proposed")
     miss_backoff: int = Field(
         default=16, ge=0, le=1024, description="most rounds skipped after copies of which nothing was accepted"
@@ -56,6 +56,11 @@ class PromptLookup(_Strict):
     def effective_min_match(self) -> int:
         """``min_match``, at least ``ngram``: the key itself must match."""
         return max(self.ngram, self.min_match)
+
+    @property
+    def shared_key_length(self) -> int:
+        """Tokens of the shared cache's keys: what the policy wants to see repeated before it copies."""
+        return self.ngram if self.policy == "adaptive" else self.effective_min_match
 
 
 class Speculative(_Strict):

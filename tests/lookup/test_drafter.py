@@ -376,7 +376,7 @@ def test_bad_tokens_are_refused_and_change_nothing() -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="policy is 'clever'; allowed: adaptive, window"):
-        Drafter(lookup(), policy="clever")
+        Drafter(lookup().model_copy(update={"policy": "clever"}))
     with pytest.raises(ValueError, match="key length is 4; these settings need 8"):
         Drafter(lookup(), shared=SharedCache(mb=1, scopes=1, key_length=4))
 

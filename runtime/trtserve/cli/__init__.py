@@ -10,8 +10,10 @@ import click
 
 from trtserve.api.version import version
 from trtserve.cli.caching import cache
+from trtserve.cli.calibrating import calibrate
 from trtserve.cli.chatting import chat
 from trtserve.cli.generating import generate
+from trtserve.cli.replaying import replay_command
 from trtserve.cli.serving import serve
 
 
@@ -49,3 +51,5 @@ main.add_command(serve)
 main.add_command(generate)
 main.add_command(chat)
 main.add_command(cache)
+main.add_command(calibrate)
+main.add_command(replay_command)

@@ -170,7 +170,7 @@ def warm(
         with contextlib.ExitStack() as opened:
             key = opened.enter_context(KeyFile(path, create=not path.exists()))
             name = ScopeNames(key.key, manifest.model_key)(Scope(tenant, adapter, salt))
-            key_length = max(lookup.ngram, min_match or lookup.min_match)
+            key_length = max(lookup.ngram, min_match) if min_match else lookup.shared_key_length
             others: Iterable[SavedScope] = ()
             before: SavedScope | None = None
             if path.exists():

@@ -15,10 +15,11 @@ from trtserve.api.auth import OpenAccess, TokenAuth
 from trtserve.api.context import ApiConfig, ServerContext
 from trtserve.api.server import ApiServer, listen
 from trtserve.api.version import version
-from trtserve.cli.failures import friendly
+from trtserve.cli.failures import CommandError, friendly
 from trtserve.cli.options import engine_options, integer_range, option, overrides_of
 from trtserve.loading import load_engine
 from trtserve.overrides import Overrides
+from trtserve.replay.recording import TraceRecorder
 from trtserve.settings import Speculative
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -35,9 +36,18 @@ def _lookup_line(speculative: Speculative, overrides: Overrides) -> str:
         if overrides.shared_cache_path is not None:
             cache += f", kept in {overrides.shared_cache_path}"
     return (
-        f"on: ngram {lookup.ngram}, up to {lookup.max_drafts} drafts, match of {lookup.effective_min_match}, "
-        f"backoff {lookup.miss_backoff}, up to {lookup.max_seqs} sequences, {cache}"
+        f"on: policy {lookup.policy}, ngram {lookup.ngram}, up to {lookup.max_drafts} drafts, up to {lookup.max_seqs} "
+        f"sequences, {cache}"
     )
+
+
+def _recorder(path: Path | None, tenants: tuple[str, ...]) -> TraceRecorder | None:
+    if path is None:
+        return None
+    try:
+        return TraceRecorder(path, tenants)
+    except OSError as e:
+        raise CommandError(f"--record-traces: {e}") from e
 
 
 def _is_loopback(host: str) -> bool:
@@ -98,6 +108,13 @@ def banner(context: ServerContext, speculative: Speculative, overrides: Override
 @option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="info logs each request, never its text")
 @engine_options
 def serve(
+@option(
+    "--record-traces",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="append token ids of the named tenants' finished requests to this file, for trtserve replay",
+)
+@option("--record-tenant", multiple=True, help="a tenant who agreed to be recorded; can be given several times")
     engine_dir: Path,
     host: str,
     port: int,
@@ -111,6 +128,8 @@ def serve(
     log_level: str,
     **values: Any,
 ) -> None:
+    record_traces: Path | None,
+    record_tenant: tuple[str, ...],
     """Serve the engine in ENGINE_DIR over an OpenAI-compatible HTTP API.
 
     SIGTERM or Ctrl-C lets running requests finish and exits with 0; a second one quits at once.
@@ -124,13 +143,18 @@ def serve(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with friendly():
         overrides = overrides_of({**values, "max_queue": max_queue})
+    if (record_traces is None) != (not record_tenant):
+        raise click.UsageError(
+            "--record-traces and --record-tenant do nothing without each other; give both or neither"
+        )
         auth = TokenAuth(auth_tokens_file) if auth_tokens_file else OpenAccess()
         # What can be wrong is found in the order of its cost: the address, the settings, then the model.
         sock = listen(host, port)
         manifest = engine_dirs.read(engine_dir)
         speculative = overrides.speculative(manifest)
         click.echo(f"Loading {engine_dir} ...", err=True)
-        engine, tokenizer = load_engine(engine_dir, overrides)
+        recorder = _recorder(record_traces, record_tenant)
+        engine, tokenizer = load_engine(engine_dir, overrides, recorder=recorder)
         try:
             config = ApiConfig(
                 served_names=served_model_name,
@@ -151,3 +175,5 @@ def serve(
         finally:
             engine.close()
     click.echo("trtserve: stopped", err=True)
+            if recorder is not None:
+                recorder.close()

@@ -64,6 +64,9 @@ MAX_FAILURES = 3
 
 Command = tuple[Literal["submit", "cancel", "close"], Sequence | None]
 
+#: Told of a finished request: its scope, prompt, output and prediction, the last three as int32 arrays of token ids.
+Recorder = Callable[[Scope, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]], None]
+
 
 @dataclass(frozen=True)
 class Copy:
@@ -97,6 +100,7 @@ class LocalEngine:
         shared_cache_file: SharedCacheFile | None = None,
         copy_min: int = COPY_MIN,
         chain_drafter: ChainDrafter | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         if max_queue < 1:
             raise ValueError(f"max_queue is {max_queue}; allowed: 1 or more")
@@ -105,6 +109,7 @@ class LocalEngine:
         self.info = info
         self._executor = executor
         self._drafter = drafter
+        self._recorder = recorder
         self._tokenizer = tokenizer
         self._speculative = manifest.speculative if speculative is None else speculative
         self._hermetic = hermetic
@@ -530,6 +535,9 @@ class LocalEngine:
             store = reason in ("stop", "length") and not self._hermetic
             self._guard("finish", partial(self._drafter.finish, sequence.drafter, store=store))
             sequence.drafter = None
+        if self._recorder is not None and reason in ("stop", "length"):
+            output = sequence.tokens[sequence.prompt_len :]
+            self._recorder(sequence.scope, sequence.prompt, output, sequence.prediction)
         if sequence.admitted_at is not None:
             # An exponential average: recent requests tell most about the next.
             self._service_time += 0.2 * (perf_counter() - sequence.admitted_at - self._service_time)

@@ -64,7 +64,7 @@ class VerifyCost:
     """What a verify costs by its draft rows; make one with ``trtserve.lookup.cost.verify_cost``."""
 
     def __init__(self, batches: list[int] = ..., rows: list[list[float]] = ...) -> None:
-        """``rows[k][r - 1]``: time of ``batches[k]`` sequences of r rows each, not falling. Nothing given: the default."""
+        """``rows[k][r - 1]``: time of ``batches[k]`` sequences of r rows each, not falling. Without: the default."""
     def at(self, batch: int, extra: int) -> float:
         """Time of a verify of ``batch`` sequences and ``extra`` draft rows in all, over that of one without drafts."""
 
@@ -115,6 +115,7 @@ class Drafter:
         min_match: int,
         miss_backoff: int,
         shared: SharedCache | None,
+        shared_key: int,
         policy: str,
         cost: VerifyCost,
         priors: list[int] | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from trtserve.engine_dir import CostCurve, CostPoint
@@ -15,10 +16,10 @@ def verify_cost(curve: CostCurve | None) -> VerifyCost:
     """The relative cost of draft rows under a measured curve; None: every draft row adds 0.05 of a step.
 
     ``VerifyCost.at(batch, extra)`` is the time of a verify with ``extra`` draft rows over that of one without drafts.
-    Between measured row counts and batches it lies on the line between them; a larger batch than any measured costs like
-    the largest. Times are averaged over the contexts at which all of a batch's row counts were measured, and never fall
-    as rows grow, so that a noisy measurement makes no row look free. A batch measured at a single row count says nothing
-    about drafts and is left out.
+    Between measured row counts and batches it lies on the line between them; a larger batch than any measured costs
+    like the largest. Times are averaged over the contexts at which all of a batch's row counts were measured, and never
+    fall as rows grow, so that a noisy measurement makes no row look free. A batch measured at a single row count says
+    nothing about drafts and is left out.
     """
     if curve is None:
         return VerifyCost()
@@ -44,7 +45,7 @@ def _times(points: Sequence[CostPoint]) -> list[float]:
 
 def _every_row(measured: Sequence[tuple[int, float]]) -> Iterable[float]:
     yield measured[0][1]
-    for (low, before), (high, after) in zip(measured, measured[1:], strict=False):
+    for (low, before), (high, after) in pairwise(measured):
         for row in range(low + 1, high + 1):
             yield before + (after - before) * (row - low) / (high - low)
 

@@ -12,9 +12,9 @@ Sources are ``history`` (the sequence's own prompt and output), ``prediction`` (
 
 ``policy="adaptive"``
     Every way to go on is a candidate: the copy under way, the places around where one broke, and earlier occurrences of
-    the last tokens, long or short, in any source. Each has a learned chance; the batch's rows go to the likeliest drafts
-    as long as the round's expected tokens per time grow, by what a row costs on this engine. ``min_match`` (but for the
-    shared cache's keys) and ``miss_backoff`` have no part in it. See ``docs/policy.md``.
+    the last tokens, long or short, in any source. Each has a learned chance; the batch's rows go to the likeliest
+    drafts as long as the round's expected tokens per time grow, by what a row costs on this engine. ``min_match`` and
+    ``miss_backoff`` have no part in it. See ``docs/policy.md``.
 
 ``policy="window"``
     Sources in order. The latest earlier occurrence of the last ``ngram`` tokens counts when the match spans
@@ -64,10 +64,9 @@ class Drafter:
     """Drafts for the sequences of one engine. One thread calls it and its sequences; another gets a RuntimeError.
 
     Args:
-        settings: ``policy``, ``ngram``, ``max_drafts``, ``min_match`` and ``miss_backoff`` are obeyed here. ``max_seqs`` and
-            ``batch_max_drafts`` depend on the batch: the caller obeys them through the limits it gives.
-        shared: the cross-request cache, made with ``key_length=settings.effective_min_match``.
-        policy: the name of the drafting policy; None takes the settings'.
+        settings: ``policy``, ``ngram``, ``max_drafts``, ``min_match`` and ``miss_backoff`` are obeyed here.
+            ``max_seqs`` and ``batch_max_drafts`` depend on the batch: the caller obeys them through its limits.
+        shared: the cross-request cache, made with ``key_length=settings.shared_key_length``.
         cost: the engine's measured curve, which policy ``adaptive`` weighs with; None: 0.05 of a step per draft row.
         priors: shares of the adaptive policy instead of the shipped ones, in thousandths, for measuring policies.
     """
@@ -77,7 +76,6 @@ class Drafter:
         settings: PromptLookup,
         *,
         shared: SharedCache | None = None,
-        policy: str | None = None,
         cost: CostCurve | None = None,
         priors: list[int] | None = None,
     ) -> None:
@@ -87,7 +85,8 @@ class Drafter:
             min_match=settings.effective_min_match,
             miss_backoff=settings.miss_backoff,
             shared=shared.native if shared else None,
-            policy=policy or settings.policy,
+            policy=settings.policy,
+            shared_key=settings.shared_key_length,
             cost=verify_cost(cost),
             priors=priors,
             proposal=Proposal,

@@ -66,7 +66,7 @@ class SharedCache:
     Args:
         mb: MiB for all scopes together, 1 to 65536.
         scopes: scopes kept, 1 to 256.
-        key_length: tokens that must match, 1 to 64: max(ngram, min_match).
+        key_length: tokens that must match, 1 to 64: ``PromptLookup.shared_key_length``.
 
     Raises ValueError where a share's ring would hold fewer than 1,024 tokens; the message has the numbers.
     """
@@ -81,7 +81,7 @@ class SharedCache:
     def from_settings(cls, settings: PromptLookup) -> SharedCache | None:
         """The cache these settings ask for; None where it is off."""
         shared = settings.shared_cache
-        return cls(shared.mb, shared.scopes, settings.effective_min_match) if shared.mb else None
+        return cls(shared.mb, shared.scopes, settings.shared_key_length) if shared.mb else None
 
     def insert(self, scope: str, tokens: Tokens) -> None:
         """Store a finished request's prompt and output as one document of ``scope``.
@@ -105,8 +105,8 @@ class SharedCache:
     def save(self, scope: str) -> SavedScope | None:
         """A scope's text; None for a scope that is not held. From any thread; is no use.
 
-        The thread that inserts and proposes is not held up. A scope that is written meanwhile comes out valid, but lacks
-        what was written after the call began, and what was overwritten during it.
+        The thread that inserts and proposes is not held up. A scope that is written meanwhile comes out valid, but
+        lacks what was written after the call began, and what was overwritten during it.
         """
         saved = self.native.save(scope)
         return None if saved is None else SavedScope(scope, *saved)

@@ -17,15 +17,18 @@ namespace trtlookup {
 
 namespace {
 
-constexpr int kOccurrences = 4;     // of the last n-gram, the latest ones
+constexpr int kOccurrences = 8;     // of the last n-gram, the latest ones
 constexpr int kLost = 16;           // tokens after which a broken copy is given up
 constexpr int kBehind = 16;         // tokens searched before the break
 constexpr int kAhead = 64;          // and after it
 constexpr int kSolidMatch = 16;     // a copy with this match
 constexpr int kSolidRun = 8;        // and this run is not questioned: nothing else is searched
 constexpr int kSharedAhead = 128;   // tokens taken from the shared cache at once, so that a copy can be resumed in them
-constexpr double kLeast = 0.005;    // drafts less likely than this are not offered
+constexpr double kLeast = 0.03;    // drafts less likely than this are not offered
 constexpr double kCertain = 0.9999;
+constexpr double kTrust = 4.0;       // observations that the sequence's trust begins with,
+constexpr double kFirstTrust = 0.75; // and their outcome: unknown text deserves less than the traces' mean
+constexpr double kFade = 0.95;       // what an observation keeps of its weight per round
 
 // A text to copy from. History goes on into the drafts themselves: a copy may run past its end, as a repeat does.
 struct Text {
@@ -43,6 +46,7 @@ struct Candidate {
     Token token = 0;
     int match = 0;
     int run = 0;  // tokens the copy it continues has run for
+    bool resumed = false;  // it continues a copy that was resumed after a break, or resumes one
     int cell = 0;
     double chance = 0;
 };
@@ -107,7 +111,9 @@ class AdaptivePolicy final : public Policy {
     }
 
     std::size_t bytes() const noexcept override {
-        return recent_[0].bytes() + recent_[1].bytes() + (held_.capacity() + found_.capacity()) * sizeof(Token);
+        std::size_t bytes = (held_.capacity() + found_.capacity()) * sizeof(Token);
+        for (const RecentGrams& grams : recent_) bytes += grams.bytes();
+        return bytes;
     }
     int window() const noexcept override { return window_; }
     bool backing_off() const noexcept override { return false; }
@@ -120,6 +126,7 @@ class AdaptivePolicy final : public Policy {
         std::size_t position = 0;
         int match = 0;
         int run = 0;
+        bool resumed = false;  // the copy began after a break of another
         bool broken = false;
         int lost = 0;
 
@@ -140,10 +147,10 @@ class AdaptivePolicy final : public Policy {
 
     // ---- candidates ----
 
-    void add(const Text& text, Source source, Kind kind, std::size_t position, int match, int run, int cell) noexcept {
+    void add(const Text& text, Source source, Kind kind, std::size_t position, int match, int run, bool resumed, int cell) noexcept {
         if (position >= text.size) return;
         Candidate& candidate = candidates_[static_cast<std::size_t>(count_++)];
-        candidate = {source, false, kind, position, text.tokens[position], match, run, cell, odds_.chance(cell)};
+        candidate = {source, false, kind, position, text.tokens[position], match, run, resumed, cell, odds_.chance(cell)};
     }
 
     void collect(const Sources& sources) {
@@ -153,8 +160,8 @@ class AdaptivePolicy final : public Policy {
             if (cursor_.broken) {
                 resume(sources, source);
             } else {
-                add(source, cursor_.source, Kind::cursor, cursor_.position, cursor_.match, cursor_.run,
-                    Cells::cursor(cursor_.match, cursor_.run));
+                add(source, cursor_.source, Kind::cursor, cursor_.position, cursor_.match, cursor_.run, cursor_.resumed,
+                    Cells::cursor(cursor_.match, cursor_.run, cursor_.resumed));
                 if (count_ > 0 && cursor_.match >= kSolidMatch && cursor_.run >= kSolidRun) return;
             }
         }
@@ -168,7 +175,7 @@ class AdaptivePolicy final : public Policy {
     void resume(const Sources& sources, const Text& source) noexcept {
         const NgramIndex& history = sources.text();
         const std::size_t at = cursor_.position;
-        add(source, cursor_.source, Kind::skip, at + static_cast<std::size_t>(cursor_.lost), 0, 0, Cells::skip(cursor_.lost));
+        add(source, cursor_.source, Kind::skip, at + static_cast<std::size_t>(cursor_.lost), 0, 0, true, Cells::skip(cursor_.lost));
         const std::size_t first = at > kBehind ? at - kBehind : 1;
         const std::size_t last = std::min(at + kAhead + 1, source.size);
         const Token tail = history.end()[-1];
@@ -184,10 +191,10 @@ class AdaptivePolicy final : public Policy {
                 where = position;
             }
         }
-        if (longest > 0) add(source, cursor_.source, Kind::near, where, longest, 0, Cells::near(longest, distance));
+        if (longest > 0) add(source, cursor_.source, Kind::near, where, longest, 0, true, Cells::near(longest, distance));
     }
 
-    // The latest places after the last ngram, two and one tokens. Of those that name the same token the longest match
+    // The latest places after the last ngram, three, two and one tokens. Of those that name the same token the longest match
     // stands for all, the latest of equals; how the others vote decides its cell.
     void occurrences(const Sources& sources) noexcept {
         const NgramIndex& history = sources.text();
@@ -196,7 +203,7 @@ class AdaptivePolicy final : public Policy {
             std::size_t position;
             int match;
         };
-        std::array<Place, kOccurrences + 2> places;
+        std::array<Place, kOccurrences + 3> places;
         int found = 0;
         std::size_t position = history.latest();
         for (int seen = 0; position != 0 && seen < kOccurrences; ++seen, position = history.older(position))
@@ -244,7 +251,7 @@ class AdaptivePolicy final : public Policy {
 
     void add_place(const Text& source, Source name, std::size_t position, int match, int vote) noexcept {
         const bool goes_on = cursor_.alive() && !cursor_.broken && cursor_.source == name && cursor_.position == position;
-        add(source, name, Kind::place, position, match, goes_on ? cursor_.run : 0, Cells::place(match, vote));
+        add(source, name, Kind::place, position, match, goes_on ? cursor_.run : 0, goes_on && cursor_.resumed, Cells::place(match, vote));
     }
 
     // The prediction: while all output so far is its beginning, what comes next in it; and the place its index finds.
@@ -257,7 +264,8 @@ class AdaptivePolicy final : public Policy {
         if (anchor.count > 0) {
             const auto position = static_cast<std::size_t>(anchor.tokens - prediction.tokens());
             if (!followed || cursor_.position != position)
-                add(source, Source::prediction, Kind::cursor, position, anchor.match, anchor.match, Cells::cursor(anchor.match, anchor.match));
+                add(source, Source::prediction, Kind::cursor, position, anchor.match, anchor.match, false,
+                    Cells::cursor(anchor.match, anchor.match, false));
         }
         const Place place = sources.prediction();
         if (place.count > 0)
@@ -271,7 +279,7 @@ class AdaptivePolicy final : public Policy {
         const Copy copy = sources.shared(kSharedAhead, found_.data());
         found_.resize(static_cast<std::size_t>(copy.count));
         if (copy.count == 0) return;
-        add({found_.data(), found_.size()}, Source::shared, Kind::place, 0, copy.match, 0, Cells::place(copy.match, 0));
+        add({found_.data(), found_.size()}, Source::shared, Kind::place, 0, copy.match, 0, false, Cells::place(copy.match, 0));
         candidates_[static_cast<std::size_t>(count_ - 1)].found = true;
     }
 
@@ -294,6 +302,11 @@ class AdaptivePolicy final : public Policy {
             }
         }
     }
+
+    // Chosen tokens that were right, over those expected to be: where the text repeats itself less than the shares say,
+    // all first drafts are worth less.
+    double trust() const noexcept { return std::min(1.0, (kTrust * kFirstTrust + right_) / (kTrust + expected_)); }
+
     double odds_of(int i) const noexcept {
         const double chance = candidates_[static_cast<std::size_t>(i)].chance;
         return chance / (1.0 - std::min(chance, kCertain));
@@ -308,7 +321,7 @@ class AdaptivePolicy final : public Policy {
         for (; count < limit; ++count) {
             const std::size_t position = best_.position + static_cast<std::size_t>(count);
             if (position >= source.size && !repeats) break;
-            chance *= count == 0 ? best_share_ : odds_.chance(cell_after(count));
+            chance *= count == 0 ? best_share_ * trust() : odds_.chance(cell_after(count));
             if (chance < kLeast) break;
             out[count] = position < source.size ? source.tokens[position] : out[position - source.size];
             chances[count] = chance;
@@ -316,7 +329,7 @@ class AdaptivePolicy final : public Policy {
         return count;
     }
     int cell_after(int drafts) const noexcept {
-        return Cells::cursor(std::min(Sources::kMostMatch, best_.match + drafts), best_.run + drafts);
+        return Cells::cursor(std::min(Sources::kMostMatch, best_.match + drafts), best_.run + drafts, best_.resumed);
     }
 
     // ---- what the round showed ----
@@ -325,6 +338,10 @@ class AdaptivePolicy final : public Policy {
         for (int i = 0; i < count_; ++i) {
             const Candidate& candidate = candidates_[static_cast<std::size_t>(i)];
             odds_.count(candidate.cell, candidate.token == target);
+        }
+        if (has_best_) {
+            expected_ = expected_ * kFade + best_share_;
+            right_ = right_ * kFade + (best_.token == target ? 1.0 : 0.0);
         }
         for (int draft = 1; draft < std::min(kept_, accepted_ + 1); ++draft) odds_.count(cell_after(draft), draft < accepted_);
     }
@@ -353,11 +370,11 @@ class AdaptivePolicy final : public Policy {
             } else {
                 hold();
                 cursor_ = {best_.source, best_.position + static_cast<std::size_t>(got),
-                           std::min(Sources::kMostMatch, best_.match + got), run, false, 0};
+                           std::min(Sources::kMostMatch, best_.match + got), run, best_.resumed, false, 0};
             }
         } else if (run >= 2 || ((got > 0 || !cursor_.broken) && best_.match + got >= 4)) {
             hold();
-            cursor_ = {best_.source, best_.position + static_cast<std::size_t>(got), 0, 0, true, 0};
+            cursor_ = {best_.source, best_.position + static_cast<std::size_t>(got), 0, 0, false, true, 0};
             lose(count - got);
         } else if (cursor_.broken) {
             lose(count);
@@ -379,7 +396,7 @@ class AdaptivePolicy final : public Policy {
             cursor_ = {};
             return;
         }
-        cursor_ = {cursor_.source, cursor_.position, 0, 0, true, 0};
+        cursor_ = {cursor_.source, cursor_.position, 0, 0, false, true, 0};
         lose(count - got);
     }
 
@@ -394,18 +411,20 @@ class AdaptivePolicy final : public Policy {
 
     int ngram_;
     Odds odds_;
-    std::array<RecentGrams, 2> recent_{RecentGrams(2), RecentGrams(1)};
+    std::array<RecentGrams, 3> recent_{RecentGrams(3), RecentGrams(2), RecentGrams(1)};
     Cursor cursor_;
     std::vector<Token> held_, found_;  // from the shared cache: the cursor's text, and the last search's
 
     // The round that was proposed for and not observed yet.
     bool pending_ = false;
-    std::array<Candidate, 12> candidates_;
+    std::array<Candidate, kOccurrences + 9> candidates_;
     int count_ = 0;
     bool has_best_ = false;
     Candidate best_;
     double best_share_ = 0;
     int kept_ = 0, accepted_ = 0;
+
+    double expected_ = 0, right_ = 0;  // of the tokens chosen, weighed by age
 
     int window_ = 0;
     std::int64_t rounds_skipped_ = 0;

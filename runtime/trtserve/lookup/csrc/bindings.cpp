@@ -124,7 +124,7 @@ struct PySequence {
 class PyDrafter {
   public:
     PyDrafter(int ngram, int max_drafts, int min_match, int miss_backoff, std::shared_ptr<SharedCache> shared,
-              const std::string& policy, const VerifyCost& cost, const std::optional<std::vector<int>>& priors,
+              int shared_key, const std::string& policy, const VerifyCost& cost, const std::optional<std::vector<int>>& priors,
               nb::type_object proposal, nb::object none, nb::tuple sources, nb::object empty, nb::object int32)
         : state_(std::make_shared<DrafterState>()), proposal_(std::move(proposal)), none_(std::move(none)),
           empty_(std::move(empty)), int32_(std::move(int32)), sources_(std::move(sources)) {
@@ -136,9 +136,9 @@ class PyDrafter {
         if (min_match > Sources::kMostMatch)
             throw std::invalid_argument("min_match is " + std::to_string(min_match) + "; allowed: at most " +
                                         std::to_string(Sources::kMostMatch));
-        if (shared && shared->key_length() != min_match)
+        if (shared && shared->key_length() != shared_key)
             throw std::invalid_argument("the shared cache's key length is " + std::to_string(shared->key_length()) +
-                                        "; these settings need " + std::to_string(min_match));
+                                        "; these settings need " + std::to_string(shared_key));
         state_->settings = {ngram, max_drafts, min_match, miss_backoff};
         state_->policy = policy;
         state_->shared = std::move(shared);
@@ -457,11 +457,11 @@ NB_MODULE(_native, m) {
         .def_prop_ro("bytes", [](const PySequence& self) { return self.sequence.bytes(); });
 
     nb::class_<PyDrafter>(m, "Drafter")
-        .def(nb::init<int, int, int, int, std::shared_ptr<SharedCache>, const std::string&, const VerifyCost&,
+        .def(nb::init<int, int, int, int, std::shared_ptr<SharedCache>, int, const std::string&, const VerifyCost&,
                       const std::optional<std::vector<int>>&, nb::type_object, nb::object, nb::tuple,
                       nb::object, nb::object>(),
              nb::arg("ngram"), nb::arg("max_drafts"), nb::arg("min_match"), nb::arg("miss_backoff"),
-             nb::arg("shared").none(), nb::arg("policy"), nb::arg("cost"), nb::arg("priors").none(), nb::arg("proposal"), nb::arg("no_copy"), nb::arg("sources"),
+             nb::arg("shared").none(), nb::arg("shared_key"), nb::arg("policy"), nb::arg("cost"), nb::arg("priors").none(), nb::arg("proposal"), nb::arg("no_copy"), nb::arg("sources"),
              nb::arg("empty"), nb::arg("int32"))
         .def("start", &PyDrafter::start, nb::arg("prompt").none(), nb::arg("prediction").none(), nb::arg("scope").none(),
              nb::rv_policy::take_ownership)

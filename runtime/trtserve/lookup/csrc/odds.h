@@ -11,7 +11,8 @@
 namespace trtlookup {
 
 // What is told apart, one cell each:
-//   cursor   a copy that goes on: 13 classes of match by 8 of run (tokens copied without a break)
+//   cursor   a copy that goes on: 13 classes of match by 8 of run (tokens copied without a break), and whether it was
+//            resumed after a break of another
 //   place    an earlier occurrence: 13 classes of match by 8 of what other occurrences say
 //   near     after a break, tokens found again near it: 13 classes of match by 4 of distance
 //   skip     after a break, the source's token at the same distance from it: 13 classes of distance
@@ -19,7 +20,7 @@ struct Cells {
     static constexpr int kMatches = 13;
     static constexpr int kRuns = 8, kVotes = 8, kDistances = 4;
     static constexpr int kCursor = 0;
-    static constexpr int kPlace = kCursor + kMatches * kRuns;
+    static constexpr int kPlace = kCursor + 2 * kMatches * kRuns;
     static constexpr int kNear = kPlace + kMatches * kVotes;
     static constexpr int kSkip = kNear + kMatches * kDistances;
     static constexpr int kCount = kSkip + kMatches;
@@ -36,7 +37,9 @@ struct Cells {
         if (run <= 8) return run <= 4 ? 3 : 4;
         return run <= 16 ? 5 : run <= 32 ? 6 : 7;
     }
-    static int cursor(int match, int run) noexcept { return kCursor + match_class(match) * kRuns + run_class(run); }
+    static int cursor(int match, int run, bool resumed) noexcept {
+        return kCursor + ((resumed ? kMatches : 0) + match_class(match)) * kRuns + run_class(run);
+    }
     static int place(int match, int vote) noexcept { return kPlace + match_class(match) * kVotes + vote; }
     static int near(int match, int distance) noexcept {
         return kNear + match_class(match) * kDistances + (distance <= 4 ? 0 : distance <= 12 ? 1 : distance <= 24 ? 2 : 3);
