@@ -19,7 +19,7 @@ import numpy as np
 
 from .contract import ContractViolation
 from .decoding import Model, sampling_state
-from .modules import Behaviour, make_config
+from .modules import Behaviour
 
 #: Which rank the executor's thread is acting for.
 acting = threading.local()
@@ -201,7 +201,7 @@ class FakeLLM:
         self.clients = 0
         self.results: dict[int, Result] = {}
         self.salted = 0
-        self.worker = Worker(arguments, self._respond)
+        self.worker = make_worker(arguments, self._respond)
 
     def generate_async(self, values: dict[str, Any]) -> Result:
         params = values["sampling_params"]
@@ -287,7 +287,7 @@ class Worker:
 
     def __init__(self, arguments: dict[str, Any], respond: Callable[[int, dict[str, Any]], None]) -> None:
         config = arguments["speculative_config"]
-        self.respond = respond
+        self._send = respond
         self.max_batch_size = arguments["max_batch_size"]
         self.max_num_tokens = arguments["max_num_tokens"]
         self.ranks = [Rank(pickle.dumps(_Shipped(config))) for _ in range(arguments["tensor_parallel_size"])]
@@ -313,6 +313,7 @@ class Worker:
         self.info: dict[int, SimpleNamespace] = {}
         self.waiting: deque[dict[str, Any]] = deque()
         self.canceled: set[int] = set()
+        self.unanswered: set[int] = set()
         self.use_spec_decode = False
         self.error: BaseException | None = None
         self._stop = False
@@ -322,8 +323,14 @@ class Worker:
 
     def submit(self, item: dict[str, Any]) -> None:
         with self._wake:
+            self.unanswered.add(item["client_id"])
             self.waiting.append(item)
             self._wake.notify()
+
+    def respond(self, client: int, response: dict[str, Any]) -> None:
+        if response.get("finish") is not None or "error" in response:
+            self.unanswered.discard(client)
+        self._send(client, response)
 
     def cancel(self, client: int) -> None:
         with self._wake:
@@ -352,7 +359,7 @@ class Worker:
                 self._iterate()
         except BaseException as e:
             self.error = e
-            for client in {n.client for n in self.info.values()} | {i["client_id"] for i in self.waiting}:
+            for client in sorted(self.unanswered):
                 self.respond(client, {"error": f"Event loop terminated with error: {e}"})
         finally:
             self.active.clear()
@@ -643,6 +650,9 @@ class _Shipped:
     def __init__(self, config: Any) -> None:
         self.__dict__.update({} if config is None else vars(config))
 
+
+#: How ``LLM`` makes its worker; a test puts a process here.
+make_worker: Callable[..., Any] = Worker
 
 BEHAVIOUR: Behaviour = {
     ("", "mpi_rank"): lambda: getattr(acting, "rank", 0),
