@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -30,6 +31,7 @@ from trtserve.sampling import SamplingParams
 from trtserve.tokenizer import ChatTemplateError, Tokenizer
 
 Message = Mapping[str, Any]
+LoopT = TypeVar("LoopT", Iterator[Delta | Finish], AsyncIterator[Delta | Finish])
 Prompt = str | Sequence[int] | Sequence[Message]
 
 
@@ -97,7 +99,8 @@ class Engine:
 
         The request is queued by this call, not by the first step of the loop.
         """
-        return _followed(self.submit(prompt, **arguments))
+        generation = self.submit(prompt, **arguments)
+        return _cancelling(_followed(generation), generation)
 
     async def agenerate(self, prompt: Prompt, **arguments: Any) -> Completion:
         """``generate`` for coroutines."""
@@ -105,7 +108,8 @@ class Engine:
 
     def astream(self, prompt: Prompt, **arguments: Any) -> AsyncIterator[Delta | Finish]:
         """``stream`` for coroutines."""
-        return _afollowed(self.submit(prompt, **arguments))
+        generation = self.submit(prompt, **arguments)
+        return _cancelling(_afollowed(generation), generation)
 
     def chat(self, messages: Sequence[Message], **arguments: Any) -> Completion:
         """``generate`` for a conversation."""
@@ -206,6 +210,12 @@ async def _afollowed(generation: Generation) -> AsyncIterator[Delta | Finish]:
             yield _checked(event)
     finally:
         generation.cancel()
+
+
+def _cancelling(loop: LoopT, generation: Generation) -> LoopT:
+    """Cancel with the loop that is never begun, too: a generator's own ``finally`` only runs once it has started."""
+    weakref.finalize(loop, generation.cancel).atexit = False
+    return loop
 
 
 def _checked(event: Delta | Finish) -> Delta | Finish:

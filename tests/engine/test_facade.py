@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import gc
 import logging
 import os
+import re
 import threading
 import time
 import warnings
@@ -27,6 +29,7 @@ from trtserve.overrides import OverrideError, Overrides
 from .tiny import write_tiny_engine
 from .toy import collect
 
+ROOT = Path(__file__).parents[2]
 TEXT = "x = foo(a); y = foo(a); z = foo("
 
 
@@ -184,6 +187,49 @@ def test_leaving_a_stream_cancels(engine: Engine) -> None:
 
     asyncio.run(first())
     assert generation.cancels == 2
+
+
+def test_a_stream_that_is_never_read_is_cancelled(engine: Engine) -> None:
+    def cancelled() -> int:
+        return engine.metrics()["finished_total"]["cancelled"]
+
+    before = cancelled()
+    stream = engine.stream(TEXT, ignore_eos=True, lookup=False)
+    astream = engine.astream(TEXT, ignore_eos=True, lookup=False)
+    del stream, astream
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while cancelled() < before + 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert cancelled() == before + 2
+
+
+def test_two_readers_of_one_generation_both_come_to_an_end(engine: Engine) -> None:
+    generation = engine.submit(TEXT, max_tokens=30, ignore_eos=True)
+    ends: list[Finish] = []
+    readers = [
+        threading.Thread(target=lambda: ends.extend(e for e in generation if isinstance(e, Finish)), daemon=True)
+        for _ in range(3)
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(20)
+        assert not reader.is_alive()
+    assert ends and all(e is ends[0] for e in ends)
+
+
+SNIPPETS = [
+    code
+    for page in ("README.md", "docs/serving.md")
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+]
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_the_snippets_of_the_pages_run(directory: Path, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(code.replace("engines/smollm2-135m", str(directory)), {})
+    assert capsys.readouterr().out
 
 
 def test_scopes_and_reuse(engine: Engine) -> None:

@@ -44,7 +44,9 @@ class LocalGeneration:
         self._cancel()
 
     def _read(self, event: Event) -> Event:
-        self._ended = isinstance(event, Finish)
+        if isinstance(event, Finish):
+            self._ended = True
+            self._events.put(event)  # lets go whoever reads beside us, against the rule, and would wait for ever
         return event
 
     async def _wait(self) -> None:
