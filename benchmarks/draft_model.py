@@ -5,7 +5,8 @@
 **Measured.** There is no small model with SmolLM2-135M's tokenizer that is smaller, so the draft model is a piece of
 it: its first k layers of 30, without any training. Such a piece is a poor drafter for its cost; the figures show what
 the engine makes of one, not what a trained draft model gives. Four ways to decode take turns in one process: plain,
-copies alone, chains alone, both; chains once at full length always, once as the engine's gate allows.
+copies alone, chains alone, both; chains once at full length always, once as the engine's gate allows. One thread
+computes, and what counts is its processor time in verifies and in drafting, so that a busy machine does not decide.
 
 **Modelled.** The traces' outputs are forced, no model runs, and time is added up from the cost curve of a GPU
 (``gpu-modelled``). The draft model is a coin: each draft is the right token with probability p, and costs a given
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 
+from benchmarks.forced import ForcedExecutor
 from benchmarks.report import table
 from benchmarks.session import Run, median
 from benchmarks.workloads import cases
@@ -69,7 +72,43 @@ def first_layers(weights: Path, manifest: Manifest, layers: int) -> TorchExecuto
             for name in config.tensor_shapes():
                 yield name, f.get_tensor(name)
 
-    return TorchExecutor(config, tensors(), LIMITS, plan_draft_tiers(LIMITS))
+    return TorchExecutor(config, tensors(), LIMITS, plan_draft_tiers(LIMITS), threads=1)
+
+
+@dataclass
+class Watch:
+    """Processor seconds of the scheduler's thread in the models' forwards."""
+
+    seconds: float = 0.0
+    since: float = 0.0
+
+    def __enter__(self) -> None:
+        self.since = time.thread_time()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.thread_time() - self.since
+
+
+class Timed(ForcedExecutor):
+    """An executor whose verifies are timed."""
+
+    def __init__(self, inner: Executor, watch: Watch) -> None:
+        super().__init__(inner)
+        self._watch = watch
+
+    def step(self, batch: StepInput) -> StepOutput:
+        with self._watch:
+            return super().step(batch)
+
+
+class TimedDraftModel(DraftModel):
+    """A draft model whose chains are timed."""
+
+    watch: Watch
+
+    def draft(self, wanted: Sequence[ChainRequest]) -> list[NDArray[np.int32]]:
+        with self.watch:
+            return super().draft(wanted)
 
 
 @dataclass
@@ -79,16 +118,19 @@ class Way:
     name: str
     engine: LocalEngine
     lookup: bool
+    watch: Watch
 
 
-def generate(way: Way, prompt: Sequence[int], tokens: int) -> Run:
+def generate(way: Way, prompt: Sequence[int], tokens: int) -> tuple[Run, float]:
+    """A generation, and the processor seconds of its verifies and chains."""
+    way.watch.seconds = 0.0
     params = SamplingParams(temperature=0, max_tokens=tokens)
     out: list[int] = []
     for event in way.engine.submit(GenerationRequest(prompt, params, lookup=way.lookup)):
         if isinstance(event, Finish):
             if event.reason == "error":
                 raise RuntimeError(event.error)
-            return Run(out, "", event.stats)
+            return Run(out, "", event.stats), way.watch.seconds
         out += [t.token for t in event.tokens]
     raise RuntimeError("the generation ended without a finish")
 
@@ -104,7 +146,7 @@ def measured(
     tiers = plan_tiers(LIMITS, speculative)
 
     def main_model() -> TorchExecutor:
-        return TorchExecutor.load_weights(directory, manifest.model, LIMITS, tiers)
+        return TorchExecutor.load_weights(directory, manifest.model, LIMITS, tiers, threads=1)
 
     verify_curve = _curve(main_model())
     rows = []
@@ -113,25 +155,21 @@ def measured(
         draft_curve = _curve(first_layers(weights, manifest, kept))
         gated = record.model_copy(update={"cost_curve": draft_curve})
         ways = []
-        for gate in (False, True):
+        for name, gate, chained in (("", False, False), ("", False, True), (", gated", True, True)):
             about = manifest_with(manifest, speculative, LIMITS, gated if gate else record)
             about = about.model_copy(update={"cost_curve": verify_curve if gate else None})
-            chain = DraftModel(
-                first_layers(weights, manifest, kept), slots=1, positions=LIMITS.max_seq_len,
-                vocab_size=manifest.model.vocab_size,
-            )  # fmt: skip
-            engine = LocalEngine(
-                main_model(), Drafter(PromptLookup(), cost=verify_curve), tokenizer, about, hermetic=True,
-                chain_drafter=chain,
-            )  # fmt: skip
-            suffix = ", gated" if gate else ""
-            ways += [Way("chains" + suffix, engine, False), Way("both" + suffix, engine, True)]
-        engine = LocalEngine(
-            main_model(), Drafter(PromptLookup(), cost=verify_curve), tokenizer, manifest_with(
-                manifest, speculative, LIMITS, record
-            ), hermetic=True,
-        )  # fmt: skip
-        ways += [Way("plain", engine, False), Way("copies", engine, True)]
+            watch = Watch()
+            chain = None
+            if chained:
+                model, vocab = first_layers(weights, manifest, kept), manifest.model.vocab_size
+                chain = TimedDraftModel(model, slots=1, positions=LIMITS.max_seq_len, vocab_size=vocab)
+                chain.watch = watch
+            drafter = Drafter(PromptLookup(), cost=verify_curve)
+            main_timed = Timed(main_model(), watch)
+            engine = LocalEngine(main_timed, drafter, tokenizer, about, hermetic=True, chain_drafter=chain)
+            for lookup in (False, True):
+                way = ("both" if lookup else "chains") if chained else ("copies" if lookup else "plain")
+                ways.append(Way(way + name, engine, lookup, watch))
         for kind in kinds:
             rows.append(_measure_kind(ways, tokenizer, kind, count, tokens, repeats, kept, draft_curve, verify_curve))
             click.echo(json.dumps(rows[-1]), err=True)
@@ -142,7 +180,7 @@ def measured(
 
 def _curve(executor: TorchExecutor) -> CostCurve:
     try:
-        return measure(executor, contexts=(256,), repeats=5, seconds=20, threads=torch.get_num_threads())
+        return measure(executor, contexts=(256,), repeats=5, seconds=20, threads=1, clock=time.thread_time)
     finally:
         executor.close()
 
@@ -158,16 +196,16 @@ def _measure_kind(
     for case in every[:: max(len(every) // count, 1)][:count]:
         text = tokenizer.apply_chat_template(list(case.messages), add_generation_prompt=True)
         prompt = [int(t) for t in tokenizer.encode(text, add_bos=False, allow_special=True)]
-        runs: dict[str, list[Run]] = defaultdict(list)
+        runs: dict[str, list[tuple[Run, float]]] = defaultdict(list)
         for _ in range(repeats):
             for way in ways:
                 runs[way.name].append(generate(way, prompt, tokens))
-        produced += len(runs["plain"][0].tokens)
+        produced += len(runs["plain"][-1][0].tokens)
         for name, own in runs.items():
-            seconds[name] += median([r.stats.decode_time for r in own])
-            rounds[name] += own[-1].stats.rounds
-            differing += own[-1].tokens != runs["plain"][-1].tokens
-        stats = runs["chains"][-1].stats.sources["model"]
+            seconds[name] += median([took for _, took in own])
+            rounds[name] += own[-1][0].stats.rounds
+            differing += own[-1][0].tokens != runs["plain"][-1][0].tokens
+        stats = runs["chains"][-1][0].stats.sources["model"]
         model[0] += stats.proposed
         model[1] += stats.accepted
     return {
@@ -317,7 +355,7 @@ def show(results: dict[str, Any]) -> str:
     if rows := results.get("measured"):
         out += [
             "Measured, SmolLM2-135M on this CPU; the draft model is its first layers, untrained for the purpose. "
-            "Speed-up of decoding over plain; tokens per round in brackets.",
+            "Speed-up of decoding over plain, in one thread's processor time; tokens per round in brackets.",
             "",
             table(
                 ["", "layers of 30", "draft step / step", "drafts accepted", *WAYS, "texts that differ"],
