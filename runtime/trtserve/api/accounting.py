@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trtserve.engine.protocol import SOURCES, Finish, GenerationStats, SourceStats
+from trtserve.engine.protocol import SOURCES, Finish, GenerationStats, Source, SourceStats
 
 
-def _source(stats: GenerationStats, source: str) -> SourceStats:
-    return next((s for name, s in stats.sources.items() if name == source), SourceStats())
+def _source(stats: GenerationStats, source: Source) -> SourceStats:
+    return stats.sources.get(source, SourceStats())
 
 
 def usage(finishes: Sequence[Finish], choices_per_prompt: int) -> dict[str, Any]:

@@ -31,11 +31,6 @@ class AuthConfigError(Exception):
     """The tokens file cannot be used. The message names the file and what is wrong, never a token."""
 
 
-def tenant_id(tenant: str) -> str:
-    """A name for a tenant that may appear in logs: 12 hex digits of its SHA-256."""
-    return hashlib.sha256(tenant.encode()).hexdigest()[:12]
-
-
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 

@@ -19,7 +19,7 @@ async def health(request: Request) -> Response:
     context = context_of(request)
     if context.draining:
         return json_response({"status": "draining"}, 503)
-    if not getattr(context.engine, "healthy", True):
+    if not context.engine.healthy:
         return json_response({"status": "unhealthy"}, 503)
     return json_response({"status": "ok"})
 

@@ -19,7 +19,7 @@ SOURCES: tuple[Source, ...] = ("history", "prediction", "shared", "model")
 
 
 class EngineError(Exception):
-    """A request that the engine could not serve. Base of the two below; on its own, a failure inside the engine."""
+    """A request that the engine could not serve. Base of those below; on its own, a failure inside the engine."""
 
 
 class RequestError(EngineError):
@@ -181,6 +181,11 @@ class Engine(Protocol):
     """Any engine: the local scheduler over an executor, or TensorRT-LLM's."""
 
     manifest: Manifest
+
+    @property
+    def healthy(self) -> bool:
+        """Whether requests can be expected to succeed."""
+        ...
 
     def submit(self, request: GenerationRequest) -> Generation:
         """Queue a request, from any thread. Raises RequestError, QueueFullError or EngineClosedError at once."""
