@@ -39,7 +39,7 @@ class Conversation:
         messages = [*self._messages, {"role": "user", "content": text}]
         try:
             tokens = self._engine.tokens(messages)
-            generation = self._engine.submit(tokens, params=sampling(self._engine, len(tokens), dict(self._values)))
+            generation = self._engine.submit(tokens, params=sampling(self._engine, len(tokens), self._values))
         except EngineError as e:
             click.secho(f"{e} (/reset starts anew)", err=True, fg="red")
             return

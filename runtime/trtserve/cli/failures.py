@@ -1,4 +1,4 @@
-"""CommandErrors as one line and an exit code. A traceback is for bugs, not for users."""
+"""Failures as one line and an exit code. A traceback is for bugs, not for users."""
 
 from __future__ import annotations
 

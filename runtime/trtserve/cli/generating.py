@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ from trtserve.loading import load_engine
 from trtserve.sampling import SamplingParams
 
 
-def sampling(engine: Engine, prompt_len: int, values: dict[str, Any]) -> SamplingParams:
+def sampling(engine: Engine, prompt_len: int, values: Mapping[str, Any]) -> SamplingParams:
     """The sampling that a command's options ask for, its output cut to the context's room."""
     room = max(engine.manifest.limits.max_seq_len - prompt_len, 1)
-    values["max_tokens"] = min(values["max_tokens"], room)
-    return SamplingParams(**values)
+    return SamplingParams(**{**values, "max_tokens": min(values["max_tokens"], room)})
 
 
 @click.command(short_help="Run one prompt and stream the answer.")

@@ -96,7 +96,10 @@ def banner(context: ServerContext, speculative: Speculative, overrides: Override
 )
 @option("--metrics-auth/--no-metrics-auth", default=False, help="ask for a token at /metrics too")
 @option(
-    "--max-queue", type=integer_range(Overrides, "max_queue"), default=256, help="requests that may wait for a slot"
+    "--max-queue",
+    type=integer_range(Overrides, "max_queue"),
+    default=Overrides.model_fields["max_queue"].default,
+    help=Overrides.model_fields["max_queue"].description,
 )
 @option("--max-body-mb", type=click.IntRange(1, 1024), default=32, help="largest request body, in MiB")
 @option(
@@ -105,9 +108,6 @@ def banner(context: ServerContext, speculative: Speculative, overrides: Override
     default=30.0,
     help="seconds that running requests get to finish after SIGTERM",
 )
-@option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="info logs each request, never its text")
-@engine_options
-def serve(
 @option(
     "--record-traces",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -115,6 +115,9 @@ def serve(
     help="append token ids of the named tenants' finished requests to this file, for trtserve replay",
 )
 @option("--record-tenant", multiple=True, help="a tenant who agreed to be recorded; can be given several times")
+@option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="info logs each request, never its text")
+@engine_options
+def serve(
     engine_dir: Path,
     host: str,
     port: int,
@@ -125,11 +128,11 @@ def serve(
     max_queue: int,
     max_body_mb: int,
     drain_timeout: float,
+    record_traces: Path | None,
+    record_tenant: tuple[str, ...],
     log_level: str,
     **values: Any,
 ) -> None:
-    record_traces: Path | None,
-    record_tenant: tuple[str, ...],
     """Serve the engine in ENGINE_DIR over an OpenAI-compatible HTTP API.
 
     SIGTERM or Ctrl-C lets running requests finish and exits with 0; a second one quits at once.
@@ -140,13 +143,13 @@ def serve(
         raise click.UsageError("--auth-tokens-file does nothing without --require-auth; give both or neither")
     if metrics_auth and not require_auth:
         raise click.UsageError("--metrics-auth needs --require-auth")
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with friendly():
-        overrides = overrides_of({**values, "max_queue": max_queue})
     if (record_traces is None) != (not record_tenant):
         raise click.UsageError(
             "--record-traces and --record-tenant do nothing without each other; give both or neither"
         )
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with friendly():
+        overrides = overrides_of({**values, "max_queue": max_queue})
         auth = TokenAuth(auth_tokens_file) if auth_tokens_file else OpenAccess()
         # What can be wrong is found in the order of its cost: the address, the settings, then the model.
         sock = listen(host, port)
@@ -174,6 +177,6 @@ def serve(
             ApiServer(context, drain_timeout=drain_timeout, on_ready=announce).run_on(sock)
         finally:
             engine.close()
-    click.echo("trtserve: stopped", err=True)
             if recorder is not None:
                 recorder.close()
+    click.echo("trtserve: stopped", err=True)
