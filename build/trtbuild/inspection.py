@@ -9,7 +9,7 @@ import click
 
 from trtbuild.capacity import size, table
 from trtbuild.inputs import INPUTS_NAME, Inputs, read_inputs
-from trtserve import engine_dir
+from trtserve import engine_dir as engine_dirs
 from trtserve.engine_dir import CostCurve, Manifest
 
 
@@ -21,16 +21,12 @@ def command(engine_dir: Path, as_json: bool) -> None:
 
     Exit code 6 when the directory is not an engine, or not as it was built.
     """
-    manifest = _load(engine_dir)
+    manifest = engine_dirs.load(engine_dir)
     if as_json:
         report = {"engine": str(engine_dir), "verified": True, **manifest.model_dump(mode="json")}
         click.echo(json.dumps(report, indent=1))
     else:
         click.echo(summary(engine_dir, manifest, read_inputs(engine_dir)))
-
-
-def _load(directory: Path) -> Manifest:
-    return engine_dir.load(directory)
 
 
 def summary(directory: Path, manifest: Manifest, inputs: Inputs | None) -> str:

@@ -45,12 +45,11 @@ def load_engine(
     path = Path(directory)
     manifest = engine_dir.load(path)
     speculative = overrides.speculative(manifest)
+    tokenizer = Tokenizer.load(path, manifest.tokenizer)
     if manifest.target == "tensorrt_llm":
         from trtserve.engine.tensorrt_llm import open_engine
 
-        tokenizer = Tokenizer.load(path, manifest.tokenizer)
         return Loaded(open_engine(path, manifest, overrides, speculative, tokenizer), tokenizer)
-    tokenizer = Tokenizer.load(path, manifest.tokenizer)
     lookup = speculative.prompt_lookup
     try:
         shared = SharedCache.from_settings(lookup) if lookup else None
@@ -82,8 +81,8 @@ def load_engine(
             hermetic=overrides.hermetic,
             shared_cache=shared,
             shared_cache_file=file,
-            recorder=recorder,
             chain_drafter=chain_drafter,
+            recorder=recorder,
         )
         opened.pop_all()  # the engine's own from here on
     return Loaded(engine, tokenizer)

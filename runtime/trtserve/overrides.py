@@ -107,8 +107,10 @@ class Overrides(BaseModel):
             return None
         fields = (built or PromptLookup()).model_dump()
         for name, value in asked.items():
-            place, key = (fields["shared_cache"], name[13:]) if name.startswith("shared_cache_") else (fields, name)
-            place[key] = value
+            if name.startswith("shared_cache_"):
+                fields["shared_cache"][name.removeprefix("shared_cache_")] = value
+            else:
+                fields[name] = value
         try:
             return PromptLookup.model_validate(fields)
         except ValidationError as e:
