@@ -34,7 +34,9 @@ def open_engine(checkpoint: Path, tmp_path: Path) -> Iterator[Open]:
     """``open_engine(line, overrides={...}, version=..., **recipe sections)``: an engine over the fake of that line."""
     with ExitStack() as stack:
 
-        def make(line: str, overrides: dict[str, Any] | None = None, version: str | None = None, **sections: Any) -> Engine:
+        def make(
+            line: str, overrides: dict[str, Any] | None = None, version: str | None = None, **sections: Any
+        ) -> Engine:
             stack.enter_context(fake.installed(line, version))
             own = {"version": "1.2" if line == "1.2" else "1.3", **sections.pop("tensorrt_llm", {})}
             described = tiny.recipe("tensorrt_llm", checkpoint, tensorrt_llm=own, **sections)

@@ -135,7 +135,9 @@ class _Silent:
 
     @staticmethod
     def make(base: type) -> type:
-        global Silent  # noqa: PLW0603
-        Silent = type("Silent", (base,), {"prepare_draft_tokens": lambda self, scheduled_requests, resource_manager=None: None})
+        global Silent
+        Silent = type(
+            "Silent", (base,), {"prepare_draft_tokens": lambda self, scheduled_requests, resource_manager=None: None}
+        )
         Silent.__module__ = __name__
         return Silent

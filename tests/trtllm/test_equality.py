@@ -58,9 +58,7 @@ def requests_of(engine: Engine, kinds: list[dict[str, Any]]) -> list[GenerationR
 
 
 def outcome(done: list[Completion]) -> list[tuple[Any, ...]]:
-    return [
-        (c.text, [t.token for t in c.tokens], c.finish.reason, c.finish.stop) for c in done if c.finish is not None
-    ]
+    return [(c.text, [t.token for t in c.tokens], c.finish.reason, c.finish.stop) for c in done if c.finish is not None]
 
 
 @pytest.mark.parametrize("line", ["1.2", "1.3", "1.4"])
@@ -111,9 +109,9 @@ def test_local_engine_and_adapter_copy_alike(open_engine: Open, reference: Engin
     assert done.finish.stats.rounds == len(fake.requests) < 60
     # All but the tail of each prefix was found in reused blocks.
     assert sum(fake.reused) > 0 and fake.reused[-1] >= 32
-    assert {len(r.external_draft_tokens_config.tokens) + 1 for r in fake.requests if r.external_draft_tokens_config} == {
-        r.max_tokens for r in fake.requests if r.external_draft_tokens_config
-    }
+    assert {
+        len(r.external_draft_tokens_config.tokens) + 1 for r in fake.requests if r.external_draft_tokens_config
+    } == {r.max_tokens for r in fake.requests if r.external_draft_tokens_config}
 
 
 def test_logprobs(open_engine: Open, reference: Engine) -> None:

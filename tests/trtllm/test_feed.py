@@ -132,7 +132,9 @@ def test_counters_cross_the_process_boundary(
     assert second.finish.stats.rounds < first.finish.stats.rounds
     metrics = engine.metrics()
     assert metrics["shared_cache_bytes"] > 0 and metrics["shared_cache_scopes"] == 1
-    assert sum(metrics["accepted_tokens_total"].values()) == 120 - first.finish.stats.rounds - second.finish.stats.rounds
+    assert (
+        sum(metrics["accepted_tokens_total"].values()) == 120 - first.finish.stats.rounds - second.finish.stats.rounds
+    )
     generation = engine.submit(REPEAT, **{**arguments, "max_tokens": 200})
     generation.cancel()
     assert list(generation)[-1].reason == "cancelled"  # type: ignore[union-attr]

@@ -76,7 +76,9 @@ def recipe(target: str, checkpoint: Path, **sections: Any) -> dict[str, Any]:
         "model": {"checkpoint": str(checkpoint)},
         "target": target,
         "limits": {"max_batch_size": 4, "max_seq_len": 256, "prefill_chunk": 32},
-        "speculative": {"prompt_lookup": {"ngram": 2, "min_match": 2, "max_seqs": 4}},
+        "speculative": {
+            "prompt_lookup": {"ngram": 2, "min_match": 2, "max_drafts": 8, "batch_max_drafts": 3, "max_seqs": 4}
+        },
     }
     for key, section in sections.items():
         made[key] = _merged(made.get(key, {}), section)

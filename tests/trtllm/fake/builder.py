@@ -113,7 +113,9 @@ class FakeExecutor:
         if problem is not None:
             return SimpleNamespace(request_id=number, has_error=lambda: True, error_msg=problem, result=None)
         self._reuse(tokens, request.cache_salt_id)
-        state = sampling_state(request.sampling_config._arguments, np.asarray(tokens, np.int32), self.model.vocab_size, ())
+        state = sampling_state(
+            request.sampling_config._arguments, np.asarray(tokens, np.int32), self.model.vocab_size, ()
+        )
         bias = np.zeros(self.model.vocab_size, np.float32)
         if request.embedding_bias is not None:
             bias += request.embedding_bias.numpy()

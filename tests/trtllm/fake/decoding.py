@@ -49,7 +49,9 @@ class Model:
         self.executor.close()
 
 
-def sampling_state(given: dict[str, Any], prompt: NDArray[np.int32], vocab_size: int, ends: tuple[int, ...]) -> SamplingState:
+def sampling_state(
+    given: dict[str, Any], prompt: NDArray[np.int32], vocab_size: int, ends: tuple[int, ...]
+) -> SamplingState:
     """Our sampling state for TensorRT-LLM's settings, read as TensorRT-LLM documents them."""
     top_k, top_p = given.get("top_k"), given.get("top_p")
     greedy = top_k in (None, 1) and top_p in (None, 0)

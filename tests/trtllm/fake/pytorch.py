@@ -32,7 +32,9 @@ class RankDisagreement(AssertionError):
 # ---- drafter.py, resource_manager.py, llm_request.py: what the contract's base classes do ------------------------------
 
 
-def drafter_init(self: Any, max_draft_len: Any, max_total_draft_tokens: Any, max_concurrency: Any, draft_len_schedule: Any) -> None:
+def drafter_init(
+    self: Any, max_draft_len: Any, max_total_draft_tokens: Any, max_concurrency: Any, draft_len_schedule: Any
+) -> None:
     self.max_draft_len = max_draft_len
     self.max_total_draft_tokens = max_total_draft_tokens
     self._static_max_total_draft_tokens = max_total_draft_tokens
@@ -40,7 +42,9 @@ def drafter_init(self: Any, max_draft_len: Any, max_total_draft_tokens: Any, max
     self.draft_len_schedule = draft_len_schedule
 
 
-def should_use_spec_decode(self: Any, requests: Any, max_batch_size: int, max_num_tokens: int, max_total_draft_tokens: int) -> bool:
+def should_use_spec_decode(
+    self: Any, requests: Any, max_batch_size: int, max_num_tokens: int, max_total_draft_tokens: int
+) -> bool:
     if self.max_concurrency is None:
         return True
     cap = max_num_tokens // (1 + max_total_draft_tokens)
@@ -59,7 +63,9 @@ def pad_draft_tokens(self: Any, scheduled_requests: Any, resource_manager: Any) 
             raise ContractViolation("py_draft_tokens must be a list of at most max_total_draft_tokens tokens")
         request.py_draft_tokens.extend(0 for _ in range(pad_to - len(request.py_draft_tokens)))
     if self._needs_padding_kv_extension is not True:
-        raise ContractViolation("a host drafter must set _needs_padding_kv_extension: TorchSampler rewinds by the padding")
+        raise ContractViolation(
+            "a host drafter must set _needs_padding_kv_extension: TorchSampler rewinds by the padding"
+        )
 
 
 def _facts() -> dict[str, Any]:
@@ -153,7 +159,9 @@ class Result:
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError as e:
-            raise ContractViolation("generate_async outside an event loop gives a result that cannot be iterated") from e
+            raise ContractViolation(
+                "generate_async outside an event loop gives a result that cannot be iterated"
+            ) from e
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
 
     def abort(self) -> None:
@@ -572,7 +580,9 @@ class Worker:
             for i, token in enumerate(targets):
                 new.append(token)
                 if entries is not None:
-                    ranked = {int(t): float(v) for t, v in zip(entries[i].top_tokens, entries[i].top_values, strict=True)}
+                    ranked = {
+                        int(t): float(v) for t, v in zip(entries[i].top_tokens, entries[i].top_values, strict=True)
+                    }
                     ranked[token] = float(entries[i].chosen)
                     logprobs.append({t: SimpleNamespace(logprob=v, rank=None) for t, v in ranked.items()})
                 info.finish = self._finish_reason(request, new, token)

@@ -20,6 +20,7 @@ import numpy as np
 
 from trtserve.engine.tensorrt_llm.feed import Announced, FeedWriter, Shared
 from trtserve.engine.tensorrt_llm.scopes import takes_copies
+from trtserve.engine_dir import CostCurve, CostPoint
 from trtserve.lookup.drafter import Drafter, SequenceDrafter
 from trtserve.lookup.shared import SharedCache, scope_name
 from trtserve.settings import PromptLookup
@@ -59,7 +60,7 @@ class BatchDrafts:
         self.errors = 0
         self._feed = feed
         self._shared = None if plan.hermetic else SharedCache.from_settings(plan.lookup)
-        self._drafter = Drafter(plan.lookup, shared=self._shared)
+        self._drafter = Drafter(plan.lookup, shared=self._shared, cost=padded_cost(plan.max_draft_len))
         self._live: dict[int, _Live] = {}
 
     def draft(self, requests: Iterable[Any]) -> dict[int, list[int]]:
@@ -164,6 +165,12 @@ class BatchDrafts:
                 )
         shared = Shared() if self._shared is None else Shared(*self._shared.stats()[:4])
         self._feed.announce(rounds, shared, self.errors)
+
+
+def padded_cost(max_draft_len: int) -> CostCurve:
+    """What drafts cost here: nothing. The executor pads every round to ``max_draft_len`` of them."""
+    points = (CostPoint(batch=1, rows=rows, context=0, seconds=1.0) for rows in (1, max_draft_len + 1))
+    return CostCurve(device="padded", points=tuple(points))
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
