@@ -10,9 +10,9 @@ import click
 
 from benchmarks.session import Run, Session, median
 from benchmarks.workloads import Case, cases
+from trtserve.cli.display import COLOURS
 from trtserve.engine.protocol import SOURCES, Delta
 
-_COLOURS = {"history": "green", "prediction": "cyan", "shared": "magenta", "model": "yellow"}
 #: Kind, its title, which case shows it, and whether the answer's first lines are given: a model of 135M parameters can
 #: carry a copy on but not begin an edit, so an assistant prefix starts the copy where there is something to copy.
 _SHOWN = (
@@ -29,7 +29,7 @@ def _case(kind: str, name: str) -> Case:
 
 def _show(delta: Delta) -> None:
     for text, source in delta.spans:
-        click.secho(text, nl=False, fg=_COLOURS[source] if source else None)
+        click.secho(text, nl=False, fg=COLOURS[source] if source else None)
     sys.stdout.flush()
 
 
@@ -48,7 +48,7 @@ def main(engine: Path, tokens: int, repeats: int) -> None:
         click.secho(f"\n{manifest.name} on {session.executor.info.device}, greedy\n", bold=True)
         case = _case("code_edit", "cache-0")
         click.echo(case.messages[-1]["content"].split("\n", 1)[0])
-        legend = "  ".join(click.style(f"copied from {s}", fg=_COLOURS[s]) for s in SOURCES if s == "history")
+        legend = "  ".join(click.style(f"copied from {s}", fg=COLOURS[s]) for s in SOURCES if s == "history")
         click.echo(f"Answer ({legend}  {click.style('given', dim=True)}  the rest is the model's own):\n")
         click.secho(case.prefix, nl=False, dim=True)
         session.run(session.prompt(case, prefix=True), lookup=True, max_tokens=tokens, on_delta=_show)

@@ -1,6 +1,6 @@
 """The kernels on a GPU, against what the device can do: run by benchmarks/gpu.sh.
 
-    python benchmarks/gpu_kernels.py [--json FILE]
+    python -m benchmarks.gpu_kernels [--json FILE]
 
 | measured | goal |
 |---|---|

@@ -1,7 +1,7 @@
 """``make verify``: on every prompt of every workload, text with lookup on equals text with lookup off.
 
-Greedy and seeded at temperature 0.8; alone, and with eight requests at a time that arrive at odd moments. Engines that
-are exact must agree token for token; for others each first difference must be a tie of the two highest logits.
+Greedy and seeded at temperature 0.8; alone, and with eight requests at a time that arrive at odd moments. It is for
+engines whose executor is exact, as on a CPU: their texts must agree token for token.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(engine: Path, tokens: int, every: int) -> None:
     failures = total = 0
     with Session(engine) as session:
         if not session.executor.info.exact:
-            raise click.ClickException("this engine is not exact; build it with --set speculative.exact_verify=true")
+            raise click.ClickException(f"{session.executor.info.device} does not promise exact results, so texts may differ at ties; run this on a CPU")
         for name, temperature in (("greedy", 0.0), ("temperature 0.8", 0.8)):
             for kind in KINDS:
                 requests = [
