@@ -60,7 +60,7 @@ def main(engine: Path, tokens: int, every: int) -> None:
     failures = total = 0
     with Session(engine) as session:
         if not session.executor.info.exact:
-            raise click.ClickException(f"{session.executor.info.device} does not promise exact results, so texts may differ at ties; run this on a CPU")
+            raise click.ClickException(f"{session.executor.info.device} does not promise exact results; use a CPU")
         for name, temperature in (("greedy", 0.0), ("temperature 0.8", 0.8)):
             for kind in KINDS:
                 requests = [
