@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trtbuild.capacity import Footprint, format_plan, plan_capacity, require_fit, size
 from trtbuild.errors import DoesNotFitError
-from trtbuild.host_memory import available_memory
+from trtserve.host_memory import available_memory
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, PromptLookup, Speculative, Tier
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtbuild.capacity import Footprint
-from trtbuild.host_memory import available_memory
 from trtbuild.progress import Progress
 from trtbuild.recipe import Recipe
 from trtbuild.targets.base import BuildInput, BuildOutput, Target
 from trtserve import engine_dir
 from trtserve.engine_dir import DRAFT_MODEL_DIR, CostCurve, DraftModelRecord, Manifest
+from trtserve.host_memory import available_memory
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import plan_draft_tiers
 

@@ -7,7 +7,6 @@ prefill chunking and any thread count (``csrc/kernels.h``). Between instruction 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from trtserve import rope
 from trtserve.executor import _cpu
 from trtserve.executor.base import ExecutorError
 from trtserve.executor.decoder import Decoder, NamedTensors, Rows
+from trtserve.host_memory import available_memory
 from trtserve.model_config import DecoderConfig
 
 #: Environment variable that forces an instruction set: ``generic``, ``avx2`` or ``avx512``; read when a model loads.
@@ -113,12 +113,9 @@ def _needed(config: DecoderConfig, slots: int, positions: int) -> str:
 
 
 def _check_memory(config: DecoderConfig, slots: int, positions: int) -> None:
-    try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        available = int(fields["MemAvailable"].split()[0]) << 10
-    except (OSError, KeyError, ValueError):
-        return  # only Linux says; elsewhere the allocation itself decides
-    if sum(_bytes(config, slots, positions)) > available:
+    available = available_memory()
+    # Where the system does not say, the allocation itself decides.
+    if available is not None and sum(_bytes(config, slots, positions)) > available:
         raise ExecutorError(
             f"the engine needs {_needed(config, slots, positions)}; {available >> 20} MiB are available. "
             "Build it with a smaller max_batch_size or max_seq_len."
