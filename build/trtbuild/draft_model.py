@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trtbuild.errors import RecipeError
 from trtbuild.recipe import LoadedRecipe
 from trtbuild.targets.base import DraftInput
-from trtserve.engine_dir import TOKENIZER_DIR
+from trtserve.engine_dir import TOKENIZER_DIR, TOKENIZER_NAME
 
 if TYPE_CHECKING:
     from trtbuild.checkpoint import Checkpoint
@@ -54,7 +54,7 @@ def vocabulary(checkpoint: Checkpoint) -> dict[str, int]:
         directory = Path(scratch) / TOKENIZER_DIR
         directory.mkdir()
         checkpoint.save_tokenizer(directory)
-        found: dict[str, int] = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab(with_added_tokens=True)
+        found: dict[str, int] = Tokenizer.from_file(str(directory / TOKENIZER_NAME)).get_vocab(with_added_tokens=True)
     return found
 
 

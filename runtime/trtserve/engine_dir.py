@@ -29,6 +29,8 @@ SCHEMA_VERSION = 1
 MANIFEST_NAME = "engine.json"
 WEIGHTS_NAME = "weights.safetensors"
 TOKENIZER_DIR = "tokenizer"
+TOKENIZER_NAME = "tokenizer.json"
+TEMPLATE_NAME = "chat_template.jinja"
 #: The manifest's key beside those of ``Manifest``: SHA-256 over all the others, so that no number in it changes unseen.
 DIGEST_KEY = "manifest_sha256"
 MAX_MANIFEST_BYTES = 64 << 20

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from trtplugins import sampling_arrays
+
 TokenId = Annotated[int, Field(ge=0)]
 
 MAX_LOGPROBS = 20
@@ -58,7 +60,7 @@ class SamplingParams(BaseModel):
 
 
 #: ``SamplingState.counts`` bit that marks a token of the prompt; the bits below it count output occurrences.
-PROMPT_BIT = np.int32(1 << 30)
+PROMPT_BIT = np.int32(sampling_arrays.PROMPT_BIT)
 
 
 @dataclass

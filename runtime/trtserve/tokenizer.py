@@ -18,13 +18,10 @@ import tokenizers
 from numpy.typing import NDArray
 
 from trtserve.chat_template import ChatTemplate, ChatTemplateError
-from trtserve.engine_dir import TOKENIZER_DIR, EngineDirError, TokenizerRecord
+from trtserve.engine_dir import TEMPLATE_NAME, TOKENIZER_DIR, TOKENIZER_NAME, EngineDirError, TokenizerRecord
 from trtserve.token_bytes import PieceDecoder, piece_decoder
 
 __all__ = ["ChatTemplateError", "StreamDecoder", "Tokenizer"]
-
-TOKENIZER_NAME = "tokenizer.json"
-TEMPLATE_NAME = "chat_template.jinja"
 
 
 class Tokenizer:

@@ -12,20 +12,6 @@ from trtbuild.checkpoint.base import CheckpointError
 from trtbuild.checkpoint.json_file import read_json
 from trtbuild.checkpoint.tokenizer_files import TokenizerFiles, end_tokens
 
-TOKENIZER_INPUTS = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "generation_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-"""Every file that can decide what ``tokenizer_from_hf`` returns."""
-
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 

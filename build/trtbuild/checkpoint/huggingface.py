@@ -13,13 +13,12 @@ from safetensors import SafetensorError, safe_open
 from trtbuild.checkpoint import architectures
 from trtbuild.checkpoint.base import LISTED, Checkpoint, CheckpointError, check_tensors
 from trtbuild.checkpoint.fields import Fields
-from trtbuild.checkpoint.hf_tokenizer import TOKENIZER_INPUTS, tokenizer_from_hf
+from trtbuild.checkpoint.hf_files import CONFIG, INDEX, SINGLE, TOKENIZER_INPUTS
+from trtbuild.checkpoint.hf_tokenizer import tokenizer_from_hf
 from trtbuild.checkpoint.json_file import read_json
 from trtserve.engine_dir import TokenizerRecord
 from trtserve.model_config import DecoderConfig, Dtype
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -28,24 +27,24 @@ class HuggingFaceCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._config = read_json(path / "config.json")
+        self._config = read_json(path / CONFIG)
         self._refuse_quantised()
-        self._architecture = architectures.find(self._model_type(), str(path / "config.json"))
+        self._architecture = architectures.find(self._model_type(), str(path / CONFIG))
         classes = self._config.get("architectures") or [self._architecture.hf_class]
         if classes != [self._architecture.hf_class]:
             raise CheckpointError(
-                f"{path / 'config.json'}: architectures is {classes!r}; of model type "
+                f"{path / CONFIG}: architectures is {classes!r}; of model type "
                 f"{self._architecture.name!r} only [{self._architecture.hf_class!r}] is supported"
             )
         self._shards = self._find_shards()
 
     @property
     def files(self) -> tuple[Path, ...]:
-        extras = ("config.json", INDEX, *TOKENIZER_INPUTS)
+        extras = (CONFIG, INDEX, *TOKENIZER_INPUTS)
         return (*(self.path / name for name in extras if (self.path / name).is_file()), *self._shards)
 
     def config(self, dtype: Dtype) -> DecoderConfig:
-        fields = Fields(self._config, str(self.path / "config.json"))
+        fields = Fields(self._config, str(self.path / CONFIG))
         config = self._architecture.from_hf(fields, dtype)
         fields.refuse_unread()
         return config
@@ -80,7 +79,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         if isinstance(kind := self._config.get("model_type"), str):
             return kind
         classes = self._config.get("architectures") or []
-        where = str(self.path / "config.json")
+        where = str(self.path / CONFIG)
         for known in architectures.names():
             if classes == [architectures.find(known, where).hf_class]:
                 return known
@@ -91,11 +90,11 @@ class HuggingFaceCheckpoint(Checkpoint):
             if quantised := self._config.get(name):
                 method = quantised.get("quant_method", "unnamed") if isinstance(quantised, dict) else quantised
                 raise CheckpointError(
-                    f"{self.path / 'config.json'}: {name} says the weights are quantised ({method}); give the "
+                    f"{self.path / CONFIG}: {name} says the weights are quantised ({method}); give the "
                     "unquantised checkpoint, or a GGUF file"
                 )
         if "text_config" in self._config:
-            raise CheckpointError(f"{self.path / 'config.json'}: text_config: multimodal checkpoints are not supported")
+            raise CheckpointError(f"{self.path / CONFIG}: text_config: multimodal checkpoints are not supported")
 
     def _find_shards(self) -> tuple[Path, ...]:
         index, single = self.path / INDEX, self.path / SINGLE

@@ -7,22 +7,9 @@ import re
 from pathlib import Path, PurePosixPath
 
 from trtbuild.checkpoint.base import CheckpointError
+from trtbuild.checkpoint.hf_files import CONFIG, TOKENIZER_INPUTS
 
-WANTED = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.json",
-    "chat_template.jinja",
-)
+WANTED = ("*.safetensors", "*.safetensors.index.json", CONFIG, *TOKENIZER_INPUTS)
 """The files of a hub repository that a build reads. Everything else stays there."""
 
 _HUB = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@(?P<revision>[\w./-]+)")

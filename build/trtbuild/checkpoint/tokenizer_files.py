@@ -10,11 +10,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from trtbuild.checkpoint.base import CheckpointError
-from trtserve.engine_dir import TokenizerRecord
+from trtserve.engine_dir import TEMPLATE_NAME, TOKENIZER_NAME, TokenizerRecord
 from trtserve.token_bytes import piece_decoder
 
-TEMPLATE_NAME = "chat_template.jinja"
-TOKENIZER_NAME = "tokenizer.json"
 MAX_TEMPLATE_BYTES = 1 << 20
 """No chat template in use comes near this; a larger one is a corrupt file or an attack on whoever compiles it."""
 
