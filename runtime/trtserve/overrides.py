@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trtserve.engine_dir import Manifest
+from trtserve.executor.base import MAX_THREADS
 from trtserve.settings import PromptLookup, Speculative, Tier
 
 SAVE_INTERVAL = 300
@@ -29,7 +30,7 @@ class Overrides(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     device: str | None = Field(default=None, description="where the torch target computes: cpu, cuda, cuda:1")
-    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of one forward")
+    threads: int | None = Field(default=None, ge=1, le=MAX_THREADS, description="CPU threads of one forward")
     max_queue: int = Field(default=256, ge=1, le=1 << 20, description="requests that may wait for a slot")
     hermetic: bool = Field(
         default=False, description="refuse every cross-request channel: no shared cache, no KV reuse (for measurements)"

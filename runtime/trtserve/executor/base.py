@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 from trtserve.sampling import SamplingState
 from trtserve.settings import Tier
 
+MAX_THREADS = 256
+"""CPU threads of one forward, at most."""
+
 
 class ExecutorError(Exception):
     """The executor cannot be used (no device, wrong plan, out of memory). The message says what is missing."""

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from trtplugins.acceptance import accept_host
 from trtserve.engine_dir import WEIGHTS_NAME, Manifest
-from trtserve.executor.base import Executor, ExecutorError, ExecutorInfo, StepInput, StepOutput, TokenLogprobs
+from trtserve.executor.base import (
+    MAX_THREADS,
+    Executor,
+    ExecutorError,
+    ExecutorInfo,
+    StepInput,
+    StepOutput,
+    TokenLogprobs,
+)
 from trtserve.executor.decoder import Decoder, NamedTensors, Rows, TorchDecoder
 from trtserve.executor.logprobs import token_logprobs
 from trtserve.executor.native import NativeDecoder
@@ -22,7 +30,6 @@ from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, Tier
 
 _NO_ROWS = np.empty(0, np.int32)
-_MAX_THREADS = 256
 
 
 class TorchExecutor(Executor):
@@ -204,9 +211,9 @@ def _check_device(device: str) -> None:
 
 def _thread_count(threads: int | None) -> int:
     if threads is None:
-        return min(torch.get_num_threads(), _MAX_THREADS)
-    if not 1 <= threads <= _MAX_THREADS:
-        raise ExecutorError(f"threads is {threads}; allowed: 1 to {_MAX_THREADS}")
+        return min(torch.get_num_threads(), MAX_THREADS)
+    if not 1 <= threads <= MAX_THREADS:
+        raise ExecutorError(f"threads is {threads}; allowed: 1 to {MAX_THREADS}")
     return threads
 
 
