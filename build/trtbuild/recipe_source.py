@@ -66,7 +66,12 @@ class _Composer:
         return RecipeError(Problem(self.where(mark), key, message))
 
     def read(self, text: str) -> Located:
-        loader = yaml.SafeLoader(text)
+        try:
+            loader = yaml.SafeLoader(text)
+        except yaml.reader.ReaderError as e:
+            line = text.count("\n", 0, e.position) + 1
+            where = f"{self.name}:{line}" if self.lines else self.name
+            raise RecipeError(Problem(where, "", f"is not valid YAML: has the character {e.character:#x}")) from e
         try:
             node = loader.get_single_node()
             if node is None:
@@ -137,9 +142,11 @@ class _Composer:
 def read_file(path: Path) -> Located:
     """The tree of a recipe file, whose root is a mapping. Raises RecipeError with every problem found."""
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise RecipeError(Problem(str(path), "", f"has {size} bytes; allowed: up to {MAX_BYTES}"))
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as f:
+            content = f.read(MAX_BYTES + 1)  # a pipe or a device has no size to ask for
+        if len(content) > MAX_BYTES:
+            raise RecipeError(Problem(str(path), "", f"is too large; allowed: up to {MAX_BYTES} bytes"))
+        text = content.decode("utf-8")
     except UnicodeDecodeError as e:
         raise RecipeError(Problem(str(path), "", f"is not UTF-8 text: {e}")) from e
     except OSError as e:

@@ -122,6 +122,7 @@ def test_problems_come_in_the_order_of_the_file_and_overrides_last(recipe_file: 
         ("a: !!binary aGk=\n", 1, "is of a YAML type"),
         ('a: "\\ud800"\n', 1, "holds half a character"),
         ("a: *nowhere\n", 1, "is not valid YAML"),
+        ("a: 1\nb: x\0y\n", 2, "is not valid YAML: has the character 0x0"),
         ("a: 1\n? [x]\n: 2\n", 2, "a key is not text"),
         ("a: &x {b: 1}\n<<: *x\n", 2, "merge keys are not allowed"),
         ("a: 1\nb: 2\na: 3\n", 3, "is given twice; first on line 1"),
@@ -148,6 +149,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
         (".", "cannot be read: Is a directory"),
         ("binary.yaml", "is not UTF-8 text"),
         ("large.yaml", "allowed: up to 1048576"),
+        ("/dev/zero", "allowed: up to 1048576"),
     ):
         (problem,) = problems(tmp_path / name)
         assert message in problem.message
