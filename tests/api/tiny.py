@@ -50,7 +50,7 @@ def write_tiny_engine(directory: Path) -> Path:
     }
     save_file(weights, directory / "weights.safetensors")
     limits = Limits(max_batch_size=4, max_seq_len=256, prefill_chunk=32)
-    speculative = Speculative(prompt_lookup=PromptLookup(ngram=2, min_match=2))
+    speculative = Speculative(prompt_lookup=PromptLookup(ngram=2, min_match=2, max_drafts=8))
     engine_dir.write(
         directory,
         Manifest(

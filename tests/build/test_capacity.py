@@ -29,6 +29,7 @@ CONFIG = DecoderConfig(
     tie_word_embeddings=True,
 )
 LIMITS = Limits(max_batch_size=8, max_seq_len=64, prefill_chunk=16)
+SPECULATIVE = Speculative(prompt_lookup=PromptLookup(max_drafts=8, batch_max_drafts=3))
 
 
 def test_bytes_are_those_of_the_tensors() -> None:
@@ -46,7 +47,7 @@ def test_bytes_are_those_of_the_tensors() -> None:
 
 def test_tiers_and_the_next_draft() -> None:
     footprint = Footprint(CONFIG)
-    plan = plan_capacity(footprint, LIMITS, Speculative(), None)
+    plan = plan_capacity(footprint, LIMITS, SPECULATIVE, None)
     assert [(t.name, t.batch, t.rows) for t in plan.tiers] == [
         ("lone", 1, 9),
         ("copy", 8, 4),
@@ -69,7 +70,7 @@ def test_a_target_describes_its_own_bytes() -> None:
         def activations(self, tier: Tier, limits: Limits) -> int:
             return 1000 * tier.rows
 
-    plan = plan_capacity(Profiled(CONFIG, kv_bytes=2), LIMITS, Speculative(), None)
+    plan = plan_capacity(Profiled(CONFIG, kv_bytes=2), LIMITS, SPECULATIVE, None)
     assert [t.activation_bytes for t in plan.tiers] == [9000, 4000, 1000, 16000]
     assert plan.kv_bytes_per_token == 2 * 3 * 4 * 2
     assert plan.working_bytes == max(9000 + 9 * 400, 4000 + 32 * 400, 1000 + 8 * 400, 16000)
