@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -129,7 +128,8 @@ def test_what_may_not_be_verified_counts_as_a_failure(answer: list[object], capl
     drafter = Scripted()
     drafter.answer = lambda wanted: [np.array(chain, np.int32) for chain in answer]
     assert rounds_of(drafter).draft(takers(9), [0], 4) == []
-    assert ("the drafter failed in draft" in caplog.text and "allowed" in caplog.text) or "chains for" in caplog.text
+    assert "the drafter failed in draft" in caplog.text
+    assert "allowed" in caplog.text or "chains for 1 sequences" in caplog.text
 
 
 def test_a_slot_that_could_not_be_handed_over_has_no_chains() -> None:
@@ -286,7 +286,6 @@ def test_a_drafter_is_one_module_found_by_its_name(tmp_path: Path, monkeypatch: 
     try:
         with pytest.raises(ExecutorError, match=r"its drafter is scripted_head.*allowed: none, draft_model"):
             drafters.open_drafter("scripted_head", opening)
-        assert isinstance(drafters, ModuleType)
         monkeypatch.setattr(drafters, "__path__", [*drafters.__path__, str(tmp_path)])
         assert drafters.open_drafter("scripted_head", opening) == "tiny"
         with pytest.raises(ExecutorError, match="its drafter is draft_model, but it holds none"):
