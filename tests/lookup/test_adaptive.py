@@ -1,0 +1,315 @@
+"""The adaptive policy: the native one against its transcription, and what it promises."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.policies.adaptive import CELLS, Adaptive, divide_rows
+from trtserve.engine_dir import CostCurve, CostPoint
+from trtserve.lookup import _native
+from trtserve.lookup.cost import verify_cost
+from trtserve.lookup.drafter import Drafter, SequenceDrafter
+from trtserve.lookup.shared import SharedCache
+from trtserve.settings import PromptLookup
+from trtserve.settings import SharedCache as SharedSettings
+
+FREE = CostCurve(
+    device="rows for nothing",
+    points=tuple(CostPoint(batch=1, rows=r, context=0, seconds=1 + r * 1e-6) for r in (1, 65)),
+)
+STEEP = CostCurve(
+    device="every row a step", points=tuple(CostPoint(batch=1, rows=r, context=0, seconds=float(r)) for r in (1, 65))
+)
+
+
+def lookup(**changes: object) -> PromptLookup:
+    return PromptLookup.model_validate({"policy": "adaptive", **changes})
+
+
+def edited(text: list[int], rng: random.Random, alphabet: int, rate: float) -> list[int]:
+    """A text with tokens left out, put in and changed."""
+    out: list[int] = []
+    for token in text:
+        kind = rng.random()
+        if kind < rate:
+            continue
+        if kind < 2 * rate:
+            out.append(rng.randrange(alphabet))
+        out.append(rng.randrange(alphabet) if kind > 1 - rate else token)
+    return out
+
+
+def agree_on(seed: int) -> None:
+    """Both drafters through the same rounds, limits, abandoned drafts, observed tokens and rewinds."""
+    rng = random.Random(seed)
+    alphabet, ngram, most = rng.choice([3, 8, 30, 300]), rng.choice([1, 2, 3, 4, 4, 6]), rng.choice([1, 4, 16, 32])
+    base = [rng.randrange(alphabet) for _ in range(rng.choice([5, 60, 150]))]
+    prompt = base + [rng.randrange(alphabet) for _ in range(rng.randrange(20))]
+    prediction = edited(base, rng, alphabet, 0.1) if rng.random() < 0.5 else []
+    truth = edited(prediction or base * 2, rng, alphabet, 0.06)
+    settings_ = lookup(ngram=ngram, max_drafts=most, shared_cache=SharedSettings(mb=1, scopes=2))
+    cache = SharedCache.from_settings(settings_) if rng.random() < 0.5 else None
+    if cache:
+        cache.insert("s", edited(truth, rng, alphabet, 0.03) + [0] * (ngram + 1))
+    drafter = Drafter(settings_, shared=cache)
+
+    def shared(tail: list[int], limit: int) -> tuple[list[int], int] | None:
+        assert cache is not None
+        copy = cache.propose("s", tail, limit)
+        return (copy.tokens, copy.match) if copy else None
+
+    native = drafter.start(prompt, prediction=prediction, scope="s")
+    plain = Adaptive(
+        list(prompt),
+        _native.shipped_priors(),
+        ngram=ngram,
+        prediction=prediction or None,
+        shared=shared if cache else None,
+    )
+    cost = _native.VerifyCost()
+    done = 0
+    while done < len(truth):
+        limit = min(rng.choice([0, 1, 64, 64, 64]), len(truth) - done - 1)
+        proposal = drafter.propose([native], [limit])[0]
+        drafts, chances = plain.propose(min(limit, most))
+        count = divide_rows([chances], cost.at)[0]
+        assert proposal.tokens.tolist() == drafts[:count], f"seed {seed}, at {done}"
+        assert chances == sorted(chances, reverse=True)
+        accepted = 0
+        while accepted < count and drafts[accepted] == truth[done + accepted]:
+            accepted += 1
+        if count and rng.random() < 0.1:
+            native.abandon()
+            accepted = 0
+        elif count:
+            native.settle(accepted)
+            plain.settle(count, accepted)
+        emitted = truth[done : done + accepted + 1]
+        native.observe(emitted)
+        plain.observe(emitted)
+        done += accepted + 1
+        if rng.random() < 0.02:
+            length = rng.randrange(len(prompt) - 3, native.length + 1)
+            native.rewind(length)
+            plain.rewind(length)
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_native_and_transcription_agree(block: int) -> None:
+    for seed in range(25 * block, 25 * block + 25):
+        agree_on(seed)
+
+
+def decode(drafter: Drafter, sequence: SequenceDrafter, truth: list[int], limit: int = 64) -> list[tuple[int, int]]:
+    """Emit ``truth``; (drafted, accepted) of every round."""
+    rounds, done = [], 0
+    while done < len(truth):
+        drafts = drafter.propose([sequence], [min(limit, len(truth) - done - 1)])[0].tokens.tolist()
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == truth[done + accepted]:
+            accepted += 1
+        if drafts:
+            sequence.settle(accepted)
+        sequence.observe(truth[done : done + accepted + 1])
+        done += accepted + 1
+        rounds.append((len(drafts), accepted))
+    return rounds
+
+
+FILE = list(range(100, 300))
+
+
+@pytest.mark.parametrize(
+    ("name", "truth"),
+    [
+        ("substitution", [*FILE[:80], 7, *FILE[81:]]),
+        ("insertion", [*FILE[:80], 7, *FILE[80:]]),
+        ("deletion", [*FILE[:80], *FILE[81:]]),
+        ("a longer deletion", [*FILE[:80], *FILE[110:]]),
+        ("a renamed token in two", [*FILE[:80], 7, 8, *FILE[81:]]),
+    ],
+)
+def test_a_copy_is_resumed_after_an_edit(name: str, truth: list[int]) -> None:
+    """The 200 tokens of a file with one edit: few rounds more than without any."""
+    drafter = Drafter(lookup(max_drafts=16), cost=FREE)
+    unedited = decode(drafter, drafter.start([1, *FILE, 2], scope=None), FILE)
+    rounds = decode(drafter, drafter.start([1, *FILE, 2], scope=None), truth)
+    assert len(rounds) <= len(unedited) + 4, name
+
+
+def test_a_repeat_is_copied_past_the_history_s_end() -> None:
+    drafter = Drafter(lookup(max_drafts=16), cost=FREE)
+    sequence = drafter.start([5, 6, 7, 5, 6, 7, 5, 6, 7], scope=None)
+    rounds = decode(drafter, sequence, [5, 6, 7] * 20)
+    assert max(accepted for _, accepted in rounds) > 9, "more than the history had"
+
+
+def test_the_prediction_is_followed_from_its_first_token() -> None:
+    drafter = Drafter(lookup(max_drafts=8), cost=FREE)
+    prediction = list(range(50, 90))
+    sequence = drafter.start([1, 2, 3], prediction=prediction, scope=None)
+    first = drafter.propose([sequence], [8])[0]
+    assert first.tokens.tolist() == prediction[:8]
+    assert (first.source, first.match) == ("prediction", 0)
+
+
+def test_a_copy_from_the_shared_cache_is_resumed_too() -> None:
+    settings_ = lookup(max_drafts=16, shared_cache=SharedSettings(mb=1, scopes=1))
+    cache = SharedCache.from_settings(settings_)
+    drafter = Drafter(settings_, shared=cache, cost=FREE)
+    first = drafter.start([1, 2, 3, 4], scope="a")
+    first.observe(FILE)
+    drafter.finish(first, store=True)
+    rounds = decode(drafter, drafter.start([1, 2, 3, 4], scope="a"), [*FILE[:50], 7, *FILE[51:]])
+    assert len(rounds) < 25
+    assert len(decode(drafter, drafter.start([1, 2, 3, 4], scope="b"), FILE)) == len(FILE), "another scope has none"
+
+
+def test_limits_are_kept() -> None:
+    drafter = Drafter(lookup(max_drafts=5), cost=FREE)
+    for limit in (0, 1, 3, 5, 64):
+        sequence = drafter.start([*FILE, *FILE[:30]], scope=None)
+        assert len(drafter.propose([sequence], [limit])[0].tokens) == min(limit, 5)
+        if limit:
+            sequence.abandon()
+
+
+def test_nothing_is_drafted_where_no_row_pays() -> None:
+    drafter = Drafter(lookup(), cost=STEEP)
+    sequence = drafter.start([*FILE, *FILE[:30]], scope=None)
+    assert decode(drafter, sequence, FILE[30:60]) == [(0, 0)] * 30
+    assert sequence.rounds_skipped > 0
+
+
+def test_equal_calls_give_equal_drafts() -> None:
+    """Also with another sequence between them: sequences know nothing of each other."""
+    rng = random.Random(3)
+    base = [rng.randrange(6) for _ in range(300)]
+    truth = edited(base, rng, 6, 0.05)
+    drafters = [Drafter(lookup()) for _ in range(2)]
+    other = drafters[1].start(base[::-1], scope=None)
+    runs = []
+    for drafter in drafters:
+        sequence = drafter.start(base, scope=None)
+        if drafter is drafters[1]:
+            decode(drafter, other, base[:40])
+        runs.append(decode(drafter, sequence, truth))
+    assert runs[0] == runs[1]
+
+
+def test_a_sequence_learns_what_its_copies_are_worth() -> None:
+    """A text that breaks every copy after one token: drafts become rare, though every one looked like the last."""
+    rng = random.Random(1)
+    drafter = Drafter(lookup(max_drafts=16))
+    key = [1, 2, 3, 4]
+    prompt = [t for i in range(30) for t in (*key, 100 + i)]
+    truth = [t for i in range(60) for t in (*key, 1000 + rng.randrange(1000))]
+    rounds = decode(drafter, drafter.start(prompt, scope=None), truth)
+    wasted = [drafted - accepted for drafted, accepted in rounds]
+    assert sum(wasted[-40:]) < 0.7 * sum(wasted[:40])
+
+
+@given(
+    chances=st.lists(
+        st.lists(st.floats(0.01, 1), max_size=6).map(lambda c: sorted(c, reverse=True)), min_size=1, max_size=6
+    ),
+    batch_cost=st.floats(0.001, 1),
+)
+@settings(max_examples=200, deadline=None)
+def test_rows_are_divided_as_transcribed(chances: list[list[float]], batch_cost: float) -> None:
+    curve = verify_cost(
+        CostCurve(
+            device="line",
+            points=tuple(
+                CostPoint(batch=b, rows=r, context=0, seconds=1 + batch_cost * b * (r - 1))
+                for b in (1, 8)
+                for r in (1, 9)
+            ),
+        )
+    )
+    taken = _native.divide_rows(chances, curve)
+    assert taken == divide_rows(chances, curve.at)
+    assert all(0 <= n <= len(of) for n, of in zip(taken, chances, strict=True))
+    # Nobody's left-out draft is likelier than one that was taken.
+    left = [of[n] for n, of in zip(taken, chances, strict=True) if n < len(of)]
+    got = [of[n - 1] for n, of in zip(taken, chances, strict=True) if n]
+    assert not left or not got or max(left) <= min(got)
+
+
+def test_a_batch_shares_its_rows() -> None:
+    """Where rows are dear, the sequence that copies gets them and the one that guesses gets none."""
+    curve = CostCurve(
+        device="dear",
+        points=tuple(
+            CostPoint(batch=b, rows=r, context=0, seconds=b * (0.6 + 0.4 * r)) for b in (1, 2) for r in (1, 9)
+        ),
+    )
+    drafter = Drafter(lookup(max_drafts=8), cost=curve)
+    copying = drafter.start([*FILE, *FILE[:60]], scope=None)
+    copying.observe(FILE[60:90])
+    guessing = drafter.start([1, 9, 9, 9, 1, 8, 8, 1], scope=None)
+    drafts = drafter.propose([copying, guessing], [8, 8])
+    assert drafts[0].tokens.tolist() == FILE[90 : 90 + len(drafts[0].tokens)]
+    assert len(drafts[0].tokens) > 0
+    assert len(drafts[1].tokens) == 0
+
+
+def test_cost_is_measured_relative_to_a_batch_without_drafts() -> None:
+    points = [(1, 1, 1.0), (1, 3, 1.2), (1, 5, 1.1), (8, 1, 2.0), (8, 5, 6.0), (32, 1, 5.0)]
+    cost = verify_cost(
+        CostCurve(
+            device="",
+            points=tuple(CostPoint(batch=b, rows=r, context=c, seconds=s) for b, r, s in points for c in (0, 9)),
+        )
+    )
+    assert cost.at(1, 0) == cost.at(8, 0) == cost.at(4, 0) == 1
+    assert cost.at(1, 1) == pytest.approx(1.1)
+    assert cost.at(1, 2) == pytest.approx(1.2)
+    assert cost.at(1, 4) == pytest.approx(1.2), "never falls"
+    assert cost.at(8, 8) == pytest.approx(1.5)
+    assert cost.at(8, 64) == pytest.approx(5), "past the last one on the last line"
+    assert cost.at(32, 32) == cost.at(8, 8), "a batch without measured drafts costs like the largest with them"
+    assert 1 < cost.at(4, 4) < cost.at(8, 8)
+    assert verify_cost(None).at(4, 2) == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(
+    ("batches", "rows", "message"),
+    [
+        ([1], [], "1 batches and 0 lists"),
+        ([2, 1], [[1, 2], [1, 2]], "ascend"),
+        ([1], [[1.0]], "at least 2"),
+        ([1], [[1.0, 0.5]], "must not fall"),
+        ([1], [[0.0, 0.5]], "positive"),
+    ],
+)
+def test_costs_that_make_no_sense_are_refused(batches: list[int], rows: list[list[float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _native.VerifyCost(batches, rows)
+
+
+def test_priors_are_checked() -> None:
+    shipped = _native.shipped_priors()
+    assert len(shipped) == CELLS
+    assert all(1 <= p <= 999 for p in shipped)
+    with pytest.raises(ValueError, match=f"3 values; allowed: {CELLS}"):
+        Drafter(lookup(), priors=[1, 2, 3])
+    with pytest.raises(ValueError, match="value 0 is 1000"):
+        Drafter(lookup(), priors=[1000, *shipped[1:]])
+
+
+def test_a_shared_cache_has_the_policy_s_keys() -> None:
+    assert (lookup().shared_key_length, lookup(policy="window").shared_key_length) == (4, 8)
+    with pytest.raises(ValueError, match="key length is 8; these settings need 4"):
+        Drafter(lookup(), shared=SharedCache(1, 1, 8))
+
+
+def test_memory_counts_the_short_keys() -> None:
+    drafter = Drafter(lookup())
+    sequence = drafter.start(list(range(20_000)), scope=None)
+    window = Drafter(lookup(policy="window")).start(list(range(20_000)), scope=None)
+    assert window.bytes < sequence.bytes <= window.bytes + 3 * 4 * (1 << 14)
