@@ -33,6 +33,11 @@ from trtserve.settings import PromptLookup
 OUT = Path(__file__).resolve().parent / "results" / "replay.json"
 #: Rows that the largest of the policies may ask for.
 MOST = 64
+#: Batches, and the drafts a sequence may have in one.
+BATCHES = (1, 4, 8, 16, 32)
+BATCH_DRAFTS = (3, 8)
+#: Curves that say something about batches.
+BATCH_CURVES = ("cpu-fp16", "cpu-fp32", "gpu-modelled", "row-0.05", "torch-fp16")
 #: Drafts of our own policies, as settings ship.
 DRAFTS = PromptLookup().max_drafts
 
@@ -161,11 +166,27 @@ def cross_validated(traces: Sequence[Trace], curves: Sequence[str], priors: Sequ
     return out
 
 
+def batches(traces: Sequence[Trace], curves: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Speed-up by curve, policy and batch, everything mixed: sequences of all workloads decoded side by side."""
+    mixed = [t for _, t in sorted(enumerate(traces), key=lambda pair: (pair[0] % 17, pair[0]))]
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    for curve in curves:
+        cost = CostModel(load_curve(curve)).time
+        for policy in ("window", "adaptive"):
+            for most in BATCH_DRAFTS:
+                by_batch = out.setdefault(curve, {}).setdefault(f"{policy}, {most} drafts in a batch", {})
+                for batch in BATCHES:
+                    run = replay(mixed, own(policy, DRAFTS)(curve), batch=batch, limits=Limits(DRAFTS, most, MOST))
+                    by_batch[str(batch)] = run.speedup(cost)
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Replay every policy on every trace under every curve.")
     parser.add_argument("--out", type=Path, default=OUT, help="JSON to write")
     parser.add_argument("--policies", help="only these, comma-separated; others are kept from the file")
     parser.add_argument("--curves", default=",".join(shipped_curves()), help="curves, comma-separated")
+    parser.add_argument("--no-batches", action="store_true", help="leave the batches out")
     arguments = parser.parse_args()
     known, curves = rules(), arguments.curves.split(",")
     names = arguments.policies.split(",") if arguments.policies else list(known)
@@ -180,6 +201,8 @@ def main() -> None:
         "drafts": DRAFTS,
     }
     priors = [fit([t for t in everything if half(t) == side]) for side in (0, 1)] if "adaptive" in names else []
+    if not arguments.no_batches:
+        results["batches"] = batches(everything, [c for c in curves if c in BATCH_CURVES])
     for name in names:
         begin = time.monotonic()
         results["policies"][name] = {

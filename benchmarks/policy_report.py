@@ -1,0 +1,208 @@
+"""``docs/policy.md`` from ``benchmarks/results/replay.json``: every figure in it is computed, none is typed in.
+
+``python -m benchmarks.policy_report [--results FILE] [--out FILE]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import table
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS, ORACLE, SHARED = "adaptive", "oracle", "+shared"
+#: Left out of the comparison with others: ours with other settings, and what knows the future.
+VARIANTS = ("adaptive-shipped", "adaptive 8", "adaptive 16", "adaptive 64")
+TITLES = {
+    "cpu-fp32": "CPU, float32",
+    "cpu-fp16": "CPU, float16",
+    "gpu-modelled": "GPU (modelled)",
+    "row-0.05": "0.05 of a step per row",
+    "torch-fp16": "plain torch, float16",
+    "llama-cpp-q4": "llama.cpp, Q4",
+}
+
+HOW = """# Drafting policy: how copies are chosen, and why this way
+
+Written by `python -m benchmarks.policy_report` from `benchmarks/results/replay.json`; edit the script, not this page.
+
+`policy: adaptive` is the default. `policy: window` is the rule that lookup began with (see [lookup.md](lookup.md)) and stays selectable (`--prompt-lookup-policy window`).
+
+## The adaptive policy
+
+Every round, each way to go on is a *candidate*: a place in some text, and the token that stands there.
+
+- **cursor**: the copy under way goes on. Its *run* is how many tokens it has copied without a break.
+- After a break (the copy's token was not the target) the place is remembered for 16 tokens. **skip**: the source goes on at the same distance from the break, as if one token had been put for another. **near**: the tokens since the break stand again within 16 before and 64 after it, as where tokens were put in or left out. So an edit costs about one round, not the copy.
+- **place**: earlier occurrences of the last tokens: the eight latest of the last `ngram`, the latest of the last three, two and one, in the sequence's own text; of the last `ngram` in the prediction and in the shared cache. Of those that name the same token the longest match stands for all; how many others agree or disagree is part of what it is worth.
+- The prediction from its start, while all output so far has followed it.
+
+A copy from the history may run past the history's end into itself, so a repeat goes on by its own period. A stretch found in the shared cache is taken whole, so that it too can be resumed in after a break.
+
+**Chances.** Candidates are told apart by kind, match, run, agreement and distance, in a few hundred classes. Each class has a share that ships, fitted on the traces, and counts of the running sequence on top of it; the share weighs as much as eight observations, and counts are halved at 64. Candidates that name the same token add up their odds. The sequence's *trust*, what its choices got over what they promised (it begins at three quarters), scales the first draft's chance. The chance that draft i is reached and right is the product along the copy.
+
+**Length.** The rows of a verify are divided over the whole batch at once: each next row goes to the likeliest draft of any sequence, and the number of rows is kept at which expected tokens per time are most, under the engine's own measured cost of rows (`cost_curve` of its manifest; 0.05 of a step per row where none was measured). Drafts are verified only if that beats a round without any by 2%. There is no window, no minimum match and no backoff: what does not pay is not drafted, and candidates are judged against what was emitted whether they were drafted or not, so a policy that drafts nothing goes on learning.
+
+Nothing but calls and their arguments decides: no clock, no randomness, sums in a fixed order.
+"""
+
+
+def load(path: Path) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return results
+
+
+class Evidence:
+    """The replays, as the page asks for them."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.results = results
+        self.curves = [c for c in TITLES if c in results["curves"]]
+        self.workloads: list[str] = list(results["workloads"])
+
+    def speedup(self, policy: str, workload: str, curve: str) -> float:
+        return float(self.results["policies"][policy][workload][curve]["speedup"])
+
+    def names(self, *, shared: bool) -> list[str]:
+        """Policies to compare, other engines' first, ours and the oracle last."""
+        names = [n for n in self.results["policies"] if n.endswith(SHARED) == shared and n not in VARIANTS]
+        return [n for n in names if not n.startswith(ORACLE)] + [
+            n for n in names if n in (ORACLE, f"{ORACLE} {SHARED}")
+        ]
+
+    def losses(self, ours: str, *, shared: bool) -> list[str]:
+        """Where another policy is faster than ours, by how much."""
+        others = [n for n in self.names(shared=shared) if not n.startswith(ORACLE) and n != ours]
+        found = []
+        for curve in self.curves:
+            for workload in self.workloads:
+                best = max(others, key=lambda n: self.speedup(n, workload, curve))
+                mine, theirs = self.speedup(ours, workload, curve), self.speedup(best, workload, curve)
+                if theirs > mine:
+                    found.append(
+                        (theirs / mine, f"{workload}, {TITLES[curve]}: {best} {theirs:.2f}x, ours {mine:.2f}x")
+                    )
+        return [text for _, text in sorted(found, reverse=True)]
+
+
+def speed_table(evidence: Evidence, curve: str, *, shared: bool) -> str:
+    """Speed-ups by workload; the fastest but the oracle in bold."""
+    names = evidence.names(shared=shared)
+    rows = []
+    for workload in evidence.workloads:
+        speeds = {n: evidence.speedup(n, workload, curve) for n in names}
+        best = max(s for n, s in speeds.items() if not n.startswith(ORACLE))
+        cells = [
+            f"**{s:.2f}**" if f"{s:.2f}" == f"{best:.2f}" and not n.startswith(ORACLE) else f"{s:.2f}"
+            for n, s in speeds.items()
+        ]
+        ours = speeds[f"{OURS} {SHARED}" if shared else OURS]
+        rows.append([workload, *cells, f"{ours / speeds[names[-1]]:.0%}"])
+    return table(["workload", *(n.removesuffix(SHARED).strip() for n in names), "ours / oracle"], rows)
+
+
+def goals(evidence: Evidence) -> str:
+    """Share of the oracle's speed-up on edits and rewrites, and prose against no speculation."""
+    kinds = [w for w in evidence.workloads if w.startswith(("code_edit", "json_rewrite"))]
+    rows = [
+        [
+            TITLES[curve],
+            *(f"{evidence.speedup(OURS, w, curve) / evidence.speedup(ORACLE, w, curve):.0%}" for w in kinds),
+            *(f"{evidence.speedup(OURS, w, curve):.3f}x" for w in evidence.workloads if w.startswith("prose")),
+        ]
+        for curve in evidence.curves
+    ]
+    prose = [w for w in evidence.workloads if w.startswith("prose")]
+    return table(["curve", *(f"{w}: share" for w in kinds), *prose], rows)
+
+
+def lengths(evidence: Evidence) -> str:
+    """What more drafts a copy may have are worth: the geometric mean over workloads."""
+    drafts = evidence.results["drafts"]
+    names = {"8": "adaptive 8", "16": "adaptive 16", str(drafts): "adaptive-shipped", "64": "adaptive 64"}
+    rows = []
+    for curve in evidence.curves:
+        cells = []
+        for name in names.values():
+            product = 1.0
+            for workload in evidence.workloads:
+                product *= evidence.speedup(name, workload, curve)
+            cells.append(f"{product ** (1 / len(evidence.workloads)):.2f}x")
+        rows.append([TITLES[curve], *cells])
+    return table(["`max_drafts`", *names], rows)
+
+
+def batch_table(results: dict[str, Any]) -> str:
+    batches = results["batches"]
+    sizes = list(next(iter(next(iter(batches.values())).values())))
+    rows = [
+        [f"{TITLES[curve]}: {policy}", *(f"{by_batch[size]:.2f}x" for size in sizes)]
+        for curve, by_policy in batches.items()
+        for policy, by_batch in by_policy.items()
+    ]
+    return table(["batch", *sizes], rows)
+
+
+def bullets(lines: Sequence[str], none: str) -> str:
+    return "\n".join(f"- {line}" for line in lines) if lines else none
+
+
+def write(results: dict[str, Any]) -> str:
+    evidence = Evidence(results)
+    total = sum(w["traces"] for w in results["workloads"].values())
+    tokens = sum(w["tokens"] for w in results["workloads"].values())
+    places = len(evidence.curves) * len(evidence.workloads)
+    lost, lost_shared = evidence.losses(OURS, shared=False), evidence.losses(f"{OURS} {SHARED}", shared=True)
+    parts = [
+        HOW,
+        "## The evidence\n",
+        f"{total} traces, {tokens:,} output tokens: *written* answers are right ones, written with the task; *model* "
+        "answers are what SmolLM2-135M-Instruct said, which often repeats itself and rarely does the task; *prefix* "
+        "answers are what it said after the first words of the right answer. Times are modelled: rounds are replayed "
+        "with the real drafter, or with a peer's rule as published (`benchmarks/policies`), and priced by a cost curve. "
+        "Figures are speed-ups: decode time without drafts over that with them, drafting's own time left out.\n",
+        "`adaptive` is replayed with shares fitted on the half of the task groups that a trace is not in, so no trace is "
+        "judged by what was fitted on it; a sequence's own counts are its own. The oracle knows the output and takes, at "
+        "every position, the copies from text seen so far that make decoding fastest under the curve, a single lucky "
+        "token included; no rule can know those.\n",
+        "Curves:\n",
+        bullets([f"**{TITLES[c]}** (`{c}`): {results['curves'][c]}" for c in evidence.curves], ""),
+        "\n### Goals\n",
+        goals(evidence),
+        "\n### Where another policy is faster\n",
+        f"One request at a time, in {len(lost)} of {places} places:\n",
+        bullets(lost, "nowhere."),
+        f"\nWith memory across requests, in {len(lost_shared)} of {places} places:\n",
+        bullets(lost_shared, "nowhere."),
+        "\n### Drafts a copy may have\n",
+        "Geometric mean over the workloads.\n",
+        lengths(evidence),
+        "\n### Batches\n",
+        "All workloads mixed, decoded side by side.\n",
+        batch_table(results),
+    ]
+    for curve in evidence.curves:
+        parts += [
+            f"\n## {TITLES[curve]}\n",
+            "Each policy sees one request at a time:\n",
+            speed_table(evidence, curve, shared=False),
+            "\nPolicies with memory across requests, a workload's traces one after another:\n",
+            speed_table(evidence, curve, shared=True),
+        ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write docs/policy.md from the replays.")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/replay.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/policy.md")
+    arguments = parser.parse_args()
+    arguments.out.write_text(write(load(arguments.results)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
