@@ -118,7 +118,7 @@ class EngineCollector(Collector):
 
     def _time(self, m: EngineMetrics) -> Iterable[Metric]:
         yield self._counter("scheduler_seconds", "Time in scheduling, not in the model", m["scheduler_seconds_total"])
-        yield self._counter("forward_seconds", "Time in verify forwards", m["forward_seconds_total"])
+        yield self._counter("forward_seconds", "Verify forwards and chain drafting", m["forward_seconds_total"])
         yield self._counter("prefill_seconds", "Time in prefill forwards", m["prefill_seconds_total"])
 
 
