@@ -16,7 +16,9 @@ import numpy as np
 from trtserve.engine_dir import CostCurve, Manifest
 
 PROBE_EVERY = 32
-"""Rounds without a chain after which one draft is tried, so that an estimate that turned out low can recover."""
+"""Rounds without a chain after which one draft is tried, so that an estimate that turned out low can recover. Twice as
+many after each trial in vain: in a new sequence it costs a forward over the whole prompt."""
+MAX_PROBE_EVERY = 1024
 
 _OWN_DECAY = 0.95
 _ALL_DECAY = 0.998
@@ -76,6 +78,7 @@ class ChainGate:
         self._all = Odds(_ALL_DECAY, *_PRIOR)
         self._own = [Odds(_OWN_DECAY) for _ in range(slots)]
         self._idle = 0
+        self._probe_after = PROBE_EVERY
         self.rounds_held_back = 0
 
     @classmethod
@@ -95,7 +98,8 @@ class ChainGate:
 
     def settle(self, slot: int, proposed: int, accepted: int) -> None:
         """``accepted`` of a chain of ``proposed`` were."""
-        self._idle = 0
+        if self._idle >= self._probe_after:
+            self._idle, self._probe_after = 0, min(2 * self._probe_after, MAX_PROBE_EVERY)
         self._own[slot].add(proposed, accepted)
         self._all.add(proposed, accepted)
 
@@ -114,8 +118,11 @@ class ChainGate:
             rate = expected / (self._verify.seconds(batch, -(-rows // batch), context) + drafting)
             if rate > best_rate:
                 best, best_rate = length, rate
-        if best == 0 and self._idle >= PROBE_EVERY:
+        if best:
+            self._idle, self._probe_after = 0, PROBE_EVERY
+            return best
+        if self._idle >= self._probe_after:
             return 1  # until it is settled: a drafter may have to catch up first
-        self._idle += best == 0
-        self.rounds_held_back += best == 0
-        return best
+        self._idle += 1
+        self.rounds_held_back += 1
+        return 0
