@@ -108,7 +108,7 @@ def gains(traces: Sequence[Trace], sizes: Sequence[int], scopes: Sequence[int], 
     for mb in sizes:
         for count in scopes:
             try:
-                shared = SharedCache(mb, count, settings.effective_min_match)
+                shared = SharedCache(mb, count, settings.shared_key_length)
             except ValueError:
                 continue
             run = replayed(traces, settings, shared, between)
@@ -132,7 +132,7 @@ def insert_times(sizes: Sequence[int], turns: int = 15) -> list[dict[str, float]
     """CPU time of one insert into a full ring: new text, and text that is known already."""
     rows = []
     for mb in sizes:
-        shared = SharedCache(mb, 1, PromptLookup().effective_min_match)
+        shared = SharedCache(mb, 1, PromptLookup().shared_key_length)
         draw = np.random.default_rng(1)
         for _ in range(2 * shared.share[2] // INSERT + 1):
             shared.insert("a", new_text(draw, INSERT))
@@ -180,7 +180,7 @@ def file_times() -> dict[str, Any]:
     draw = np.random.default_rng(2)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "cache"
-        shared = SharedCache(SAVED_MB, SAVED_SCOPES, PromptLookup().effective_min_match)
+        shared = SharedCache(SAVED_MB, SAVED_SCOPES, PromptLookup().shared_key_length)
         file = Persistence(shared, path, "0" * 64)
         names = [file.names(Scope(str(i))) for i in range(SAVED_SCOPES)]
         for name in names:
@@ -199,7 +199,7 @@ def file_times() -> dict[str, Any]:
         saving.stop()
         file.close()
         size = path.stat().st_size
-        restored = SharedCache(SAVED_MB, SAVED_SCOPES, PromptLookup().effective_min_match)
+        restored = SharedCache(SAVED_MB, SAVED_SCOPES, PromptLookup().shared_key_length)
         begin = time.perf_counter()
         again = Persistence(restored, path, "0" * 64)
         restore_seconds = time.perf_counter() - begin

@@ -82,7 +82,7 @@ def test_warm_then_list_then_serve(engine: Path, texts: Path, tmp_path: Path) ->
 
 def test_warming_again_adds_what_is_new_and_keeps_other_scopes(engine: Path, texts: Path, tmp_path: Path) -> None:
     path = tmp_path / "cache"
-    warm(engine, texts, path, "--tenant", "a", "--min-match", 8)
+    warm(engine, texts, path, "--tenant", "a", "--key-length", 8)
     before = listed(path)
     warm(engine, texts, path, "--tenant", "b", "--salt", "s", "--adapter", "x")
     more = tmp_path / "more.jsonl"

@@ -37,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept_in(path: Path) -> tuple[Drafter, SharedCache, Persistence]:
-    shared = SharedCache(1, 4, SETTINGS.effective_min_match)
+    shared = SharedCache(1, 4, SETTINGS.shared_key_length)
     return Drafter(SETTINGS, shared=shared), shared, Persistence(shared, path, "ab" * 32)
 
 

@@ -14,7 +14,7 @@ import click
 
 from trtserve import engine_dir as engine_dirs
 from trtserve.cli.failures import CommandError, friendly
-from trtserve.cli.options import integer_range, option
+from trtserve.cli.options import option
 from trtserve.engine.protocol import Scope
 from trtserve.lookup import snapshot
 from trtserve.lookup.persistence import usable
@@ -141,11 +141,11 @@ def _write(path: Path, key: KeyFile, model_key: str, key_length: int, scopes: It
     help="MiB that the scope's text may take; beyond it the oldest is dropped",
 )
 @option(
-    "--min-match",
-    type=integer_range(PromptLookup, "min_match"),
+    "--key-length",
+    type=click.IntRange(1, 64),
     default=None,
     show_default="the engine's",
-    help="key length, for a new file; best what the server runs with",
+    help="tokens of the cache's keys, for a new file; best what the server runs with",
 )
 def warm(
     engine_dir: Path,
@@ -155,7 +155,7 @@ def warm(
     adapter: str,
     salt: str,
     mb: int | None,
-    min_match: int | None,
+    key_length: int | None,
 ) -> None:
     """Add the texts in the file TEXTS to a scope, as if requests had ended with them. The server must be stopped.
 
@@ -170,7 +170,7 @@ def warm(
         with contextlib.ExitStack() as opened:
             key = opened.enter_context(KeyFile(path, create=not path.exists()))
             name = ScopeNames(key.key, manifest.model_key)(Scope(tenant, adapter, salt))
-            key_length = max(lookup.ngram, min_match) if min_match else lookup.shared_key_length
+            key_length = key_length or lookup.shared_key_length
             others: Iterable[SavedScope] = ()
             before: SavedScope | None = None
             if path.exists():
