@@ -1,4 +1,4 @@
-"""The fake has what the contracts have and refuses everything else: a wrong name would fail here, not on a customer's GPU."""
+"""The fake has what the contracts have and refuses everything else: a wrong name fails here, not on somebody's GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from . import fake
-from .fake import ContractViolation
+from .fake import ContractError
 from .fake.modules import signature
 
 
@@ -60,7 +60,7 @@ def test_wrong_arguments_fields_and_attributes_are_refused() -> None:
             lambda: setattr(api.KvCacheConfig(), "dtype", "fp8"),
         ]
         for attempt in refused:
-            with pytest.raises(ContractViolation):
+            with pytest.raises(ContractError):
                 attempt()
 
 
@@ -69,14 +69,14 @@ def test_requests_are_read_only_where_the_bindings_are() -> None:
         request = package._torch.pyexecutor.llm_request.LlmRequest(7, 4, [1, 2], None, True, cache_salt_id=9)
         assert (request.request_id, request.cache_salt_id, request.get_tokens(0)) == (7, 9, [1, 2])
         for name in ("cache_salt_id", "py_salt", "is_dummy"):
-            with pytest.raises(ContractViolation):
+            with pytest.raises(ContractError):
                 setattr(request, name, 1)
-        with pytest.raises(ContractViolation):
+        with pytest.raises(ContractError):
             _ = request.py_salt
-        with pytest.raises(ContractViolation):
+        with pytest.raises(ContractError):
             request.get_tokens()
         # What 1.4 records before it pads, 1.3 does not have.
-        with pytest.raises(ContractViolation):
+        with pytest.raises(ContractError):
             request.py_draft_tokens_effective_len = 1
     with fake.installed("1.4") as package:
         request = package._torch.pyexecutor.llm_request.LlmRequest(7, 4, [1, 2], None, True)
@@ -88,7 +88,7 @@ def test_abstract_and_final_methods() -> None:
         base = package._torch.speculative.drafter.Drafter
         with pytest.raises(TypeError, match="abstract"):
             base(4)
-        with pytest.raises(ContractViolation, match="final"):
+        with pytest.raises(ContractError, match="final"):
             type("Own", (base,), {"should_use_spec_decode": lambda self: True})
         with pytest.raises(TypeError, match="abstract"):
             type("Half", (package._torch.pyexecutor.resource_manager.BaseResourceManager,), {})()
@@ -105,13 +105,13 @@ def test_host_drafters_of_the_wrong_kind_are_refused(checkpoint: Any) -> None:
             package.LLM(model=str(checkpoint), dtype="float32", speculative_config=config, **{**common, **arguments})
 
         drafter = _Silent.make(base)(max_draft_len=4, max_total_draft_tokens=4)
-        with pytest.raises(ContractViolation, match="disable_overlap_scheduler"):
+        with pytest.raises(ContractError, match="disable_overlap_scheduler"):
             llm(drafter, disable_overlap_scheduler=False)
-        with pytest.raises(ContractViolation, match="max_total_draft_tokens"):
+        with pytest.raises(ContractError, match="max_total_draft_tokens"):
             llm(_Silent.make(base)(max_draft_len=3, max_total_draft_tokens=3))
-        with pytest.raises(ContractViolation, match="pipeline"):
+        with pytest.raises(ContractError, match="pipeline"):
             llm(drafter, pipeline_parallel_size=2)
-        with pytest.raises(ContractViolation, match="no Drafter"):
+        with pytest.raises(ContractError, match="no Drafter"):
             llm(3)
 
 
@@ -119,14 +119,14 @@ def test_generate_async_needs_an_event_loop(open_engine: Any) -> None:
     engine = open_engine("1.3")
     llm, package = engine.engine._llm, sys.modules["tensorrt_llm"]
     params = package.SamplingParams(end_id=1)  # type: ignore[attr-defined]
-    with pytest.raises(ContractViolation, match="event loop"):
+    with pytest.raises(ContractError, match="event loop"):
         llm.generate_async([2, 3], sampling_params=params, streaming=True)
 
     async def call(**arguments: Any) -> None:
         llm.generate_async([2, 3], streaming=True, **arguments)
 
     for wrong in ({"sampling_params": params, "salt": "x"}, {"sampling_params": package.SamplingParams()}):  # type: ignore[attr-defined]
-        with pytest.raises(ContractViolation):
+        with pytest.raises(ContractError):
             asyncio.run(call(**wrong))
 
 

@@ -1,4 +1,4 @@
-"""Text through TensorRT-LLM's adapters is the text of our own engine, whatever drafts and whoever else is in the batch."""
+"""Text through TensorRT-LLM's adapters is our own engine's, whatever drafts and whoever else is in the batch."""
 
 from __future__ import annotations
 

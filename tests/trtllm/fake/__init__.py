@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 
 from . import builder, modules, pytorch
-from .contract import LINES, ContractViolation, load
+from .contract import LINES, ContractError, load
 
-__all__ = ["LINES", "ContractViolation", "installed", "load"]
+__all__ = ["LINES", "ContractError", "installed", "load"]
 
 
 def installed(line: str, version: str | None = None) -> AbstractContextManager[ModuleType]:

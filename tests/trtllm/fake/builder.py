@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .contract import ContractViolation
+from .contract import ContractError
 from .decoding import Model, sampling_state
 from .modules import Behaviour
 from .pytorch import get_cache_salt_id
@@ -22,7 +22,7 @@ from .pytorch import get_cache_salt_id
 
 def from_hugging_face(hf_model_or_dir: Any, dtype: str, mapping: Any, quant_config: Any, kwargs: dict[str, Any]) -> Any:
     if kwargs:
-        raise ContractViolation(f"from_hugging_face has no argument {', '.join(kwargs)}")
+        raise ContractError(f"from_hugging_face has no argument {', '.join(kwargs)}")
     return SimpleNamespace(path=str(hf_model_or_dir), dtype=dtype, quant_config=quant_config)
 
 
@@ -31,7 +31,7 @@ def build(model: Any, build_config: Any) -> Any:
 
     modes = tensorrt_llm.models.modeling_utils.SpeculativeDecodingMode
     if build_config.speculative_decoding_mode == modes.DRAFT_TOKENS_EXTERNAL and build_config.max_draft_len < 1:
-        raise ContractViolation("draft_tokens_external needs max_draft_len")
+        raise ContractError("draft_tokens_external needs max_draft_len")
     return tensorrt_llm.builder.Engine(build_config, model)
 
 
@@ -56,7 +56,7 @@ def save(self: Any, engine_dir: str) -> None:
 
 
 class FakeExecutor:
-    """``bindings.executor.Executor``. ``requests`` keeps every request, ``reused`` how many tokens each found cached."""
+    """``bindings.executor.Executor``. ``requests`` keeps every request, ``reused`` how many tokens each found."""
 
     def __init__(self, model_path: Any, model_type: Any, executor_config: Any) -> None:
         built = json.loads((Path(model_path) / "config.json").read_text())
@@ -88,7 +88,7 @@ class FakeExecutor:
 
     def await_responses(self, ids: list[int], timeout: Any) -> list[list[Any]]:
         if not isinstance(ids, list) or not (timeout is None or isinstance(timeout, timedelta)):
-            raise ContractViolation("await_responses takes a list of ids and a timedelta")
+            raise ContractError("await_responses takes a list of ids and a timedelta")
         return [self._answers.pop(number) for number in ids]
 
     def cancel_request(self, id: Any) -> None:

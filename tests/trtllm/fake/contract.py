@@ -12,7 +12,7 @@ DIRECTORY = Path(__file__).parents[1] / "contracts"
 LINES = ("1.2", "1.3", "1.4")
 
 
-class ContractViolation(TypeError, AttributeError):
+class ContractError(TypeError, AttributeError):
     """A use of TensorRT-LLM that the contract does not have."""
 
 

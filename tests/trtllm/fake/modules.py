@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from .contract import ContractViolation, load
+from .contract import ContractError, load
 
 Behaviour = dict[tuple[str, str], Callable[..., Any]]
 ADAPTERS = ("trtserve.engine.tensorrt_llm.drafter",)
@@ -25,11 +25,11 @@ def signature(text: str) -> inspect.Signature:
 
 
 def bind(where: str, wanted: inspect.Signature, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name, defaults filled in. Raises ContractViolation for a call that the contract does not have."""
+    """Arguments by name, defaults filled in. Raises ContractError for a call that the contract does not have."""
     try:
         bound = wanted.bind(*arguments, **keywords)
     except TypeError as e:
-        raise ContractViolation(f"{where}{wanted}: {e}") from e
+        raise ContractError(f"{where}{wanted}: {e}") from e
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -48,7 +48,7 @@ def method(name: str, owner: str, text: str, does: Callable[..., Any] | None, ab
 
 
 def make_class(module: str, name: str, described: dict[str, Any], behaviour: Behaviour) -> type:
-    """A class of the contract. Its instances refuse attributes that it does not list; a user's subclass may have its own."""
+    """A class of the contract. Its instances refuse attributes it does not list; a user's subclass may have its own."""
     wanted = signature(described["init"])
     attributes = set(described.get("attributes", ()))
     read_only = set(described.get("read_only", ()))
@@ -62,7 +62,7 @@ def make_class(module: str, name: str, described: dict[str, Any], behaviour: Beh
         values = bind(name, wanted, (self, *given), named)
         values.pop("self")
         if unknown := set(values.get("kwargs", {})) - keywords:
-            raise ContractViolation(f"{name} has no argument {', '.join(sorted(unknown))}")
+            raise ContractError(f"{name} has no argument {', '.join(sorted(unknown))}")
         object.__setattr__(self, "_arguments", values)
         if keep:
             for key, value in values.items():
@@ -72,19 +72,19 @@ def make_class(module: str, name: str, described: dict[str, Any], behaviour: Beh
 
     def set_attribute(self: Any, key: str, value: Any) -> None:
         if key in read_only:
-            raise ContractViolation(f"{name}.{key} is read-only")
+            raise ContractError(f"{name}.{key} is read-only")
         if type(self) is cls and key not in attributes and not key.startswith("_"):
-            raise ContractViolation(f"{name} has no attribute {key}")
+            raise ContractError(f"{name} has no attribute {key}")
         object.__setattr__(self, key, value)
 
     def missing(self: Any, key: str) -> Any:
         if key.startswith("_") or key in attributes or key in read_only:
             raise AttributeError(key)
-        raise ContractViolation(f"{name} has no attribute {key}")
+        raise ContractError(f"{name} has no attribute {key}")
 
     def subclass(sub: type, **options: Any) -> None:
         if broken := final & set(vars(sub)):
-            raise ContractViolation(f"{name}.{', '.join(sorted(broken))} is final")
+            raise ContractError(f"{name}.{', '.join(sorted(broken))} is final")
 
     init.__signature__ = wanted  # type: ignore[attr-defined]
     body: dict[str, Any] = {
@@ -123,24 +123,24 @@ def make_config(module: str, name: str, described: dict[str, Any], base: dict[st
 
         def __init__(self, **given: Any) -> None:
             if unknown := set(given) - set(fields):
-                raise ContractViolation(f"{name} has no field {', '.join(sorted(unknown))}")
+                raise ContractError(f"{name} has no field {', '.join(sorted(unknown))}")
             values = fields | given
             if left := [k for k, v in values.items() if isinstance(v, str) and v == "required"]:
-                raise ContractViolation(f"{name} needs {', '.join(left)}")
+                raise ContractError(f"{name} needs {', '.join(left)}")
             for key in described.get("positive", ()):
                 if not (isinstance(values[key], int) and (values[key] > 0 or values[key] == -1)):
-                    raise ContractViolation(f"{name}.{key} must be > 0, not {values[key]!r}")
+                    raise ContractError(f"{name}.{key} must be > 0, not {values[key]!r}")
             for key in described.get("needed", ()):
                 if values[key] is None:
-                    raise ContractViolation(f"{name}.{key} must be given")
+                    raise ContractError(f"{name}.{key} must be given")
             if values.get("decoding_type") != described.get("tag"):
-                raise ContractViolation(f"{name} is not of decoding_type {values['decoding_type']}")
+                raise ContractError(f"{name} is not of decoding_type {values['decoding_type']}")
             if described.get("total_is_len"):
                 values["max_total_draft_tokens"] = values["max_draft_len"]
             self.__dict__.update(values)
 
         def __setattr__(self, key: str, value: Any) -> None:
-            raise ContractViolation(f"{name} is not to be changed")
+            raise ContractError(f"{name} is not to be changed")
 
     Config.__name__ = Config.__qualname__ = name
     Config.__module__ = module

@@ -1,7 +1,7 @@
 """The PyTorch execution path: ``LLM``, its workers, and the executor loop in the contract's order.
 
-Each worker is a rank with its own copy of the speculative configuration, made by pickle as for a process of its own. All
-ranks run in one thread here, and every round their drafts are compared. Rank 0 alone computes.
+Each rank has its own copy of the speculative configuration, made by pickle as for a process of its own. All ranks run
+in one thread here, and every round their drafts are compared. Rank 0 alone computes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .contract import ContractViolation
+from .contract import ContractError
 from .decoding import Model, sampling_state
 from .modules import Behaviour
 
@@ -25,11 +25,11 @@ from .modules import Behaviour
 acting = threading.local()
 
 
-class RankDisagreement(AssertionError):
+class RankDisagreementError(AssertionError):
     """Two ranks drafted differently."""
 
 
-# ---- drafter.py, resource_manager.py, llm_request.py: what the contract's base classes do ------------------------------
+# ---- drafter.py, resource_manager.py, llm_request.py: what the contract's base classes do ----------------------------
 
 
 def drafter_init(
@@ -60,12 +60,10 @@ def pad_draft_tokens(self: Any, scheduled_requests: Any, resource_manager: Any) 
         if records:
             request.py_draft_tokens_effective_len = len(request.py_draft_tokens)
         if not isinstance(request.py_draft_tokens, list) or len(request.py_draft_tokens) > pad_to:
-            raise ContractViolation("py_draft_tokens must be a list of at most max_total_draft_tokens tokens")
+            raise ContractError("py_draft_tokens must be a list of at most max_total_draft_tokens tokens")
         request.py_draft_tokens.extend(0 for _ in range(pad_to - len(request.py_draft_tokens)))
     if self._needs_padding_kv_extension is not True:
-        raise ContractViolation(
-            "a host drafter must set _needs_padding_kv_extension: TorchSampler rewinds by the padding"
-        )
+        raise ContractError("a host drafter must set _needs_padding_kv_extension: TorchSampler rewinds by the padding")
 
 
 def _facts() -> dict[str, Any]:
@@ -126,7 +124,7 @@ def get_cache_salt_id(cache_salt: str) -> int:
     return int.from_bytes(hashlib.blake2b(cache_salt.encode(), digest_size=8).digest(), "little")
 
 
-# ---- llm.py and result.py ----------------------------------------------------------------------------------------------
+# ---- llm.py and result.py --------------------------------------------------------------------------------------------
 
 
 class Output:
@@ -159,9 +157,7 @@ class Result:
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError as e:
-            raise ContractViolation(
-                "generate_async outside an event loop gives a result that cannot be iterated"
-            ) from e
+            raise ContractError("generate_async outside an event loop gives a result that cannot be iterated") from e
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
 
     def abort(self) -> None:
@@ -200,7 +196,7 @@ class FakeLLM:
     def __init__(self, values: dict[str, Any]) -> None:
         arguments = {**values["kwargs"], **{k: v for k, v in values.items() if k != "kwargs"}}
         if arguments.get("pipeline_parallel_size", 1) > 1 and arguments.get("speculative_config") is not None:
-            raise ContractViolation("drafting is not supported with pipeline parallelism")
+            raise ContractError("drafting is not supported with pipeline parallelism")
         _check_dict("KvCacheConfig", arguments.get("kv_cache_config"))
         _check_dict("CudaGraphConfig", arguments.get("cuda_graph_config"))
         _check_dict("LoraConfig", arguments.get("lora_config"))
@@ -214,23 +210,23 @@ class FakeLLM:
     def generate_async(self, values: dict[str, Any]) -> Result:
         params = values["sampling_params"]
         if params.end_id is None:
-            raise ContractViolation("without a tokenizer end_id must be given")
+            raise ContractError("without a tokenizer end_id must be given")
         if not values["streaming"]:
-            raise ContractViolation("this fake streams")
+            raise ContractError("this fake streams")
         if (retention := values["kv_cache_retention_config"]) is not None:
-            raise ContractViolation(f"not in use: {retention}")
+            raise ContractError(f"not in use: {retention}")
         self.clients += 1
         result = Result(self, self.clients, list(values["inputs"]))
         self.results[self.clients] = result
         salt = values["cache_salt"]
         self.worker.submit(
-            dict(
-                client_id=self.clients,
-                tokens=list(values["inputs"]),
-                params=params,
-                lora=values["lora_request"],
-                salt=None if salt is None else get_cache_salt_id(salt),
-            )
+            {
+                "client_id": self.clients,
+                "tokens": list(values["inputs"]),
+                "params": params,
+                "lora": values["lora_request"],
+                "salt": None if salt is None else get_cache_salt_id(salt),
+            }
         )
         return result
 
@@ -263,10 +259,10 @@ def _decoding(given: Any) -> Any:
             if (sa := given.get("sa_config")) is not None:
                 api.SAEnhancerConfig(**sa)
             return getattr(api, name)(**given)
-    raise ContractViolation(f"decoding_type {given['decoding_type']} is unknown, or needs a Python object")
+    raise ContractError(f"decoding_type {given['decoding_type']} is unknown, or needs a Python object")
 
 
-# ---- py_executor.py ----------------------------------------------------------------------------------------------------
+# ---- py_executor.py --------------------------------------------------------------------------------------------------
 
 
 class Rank:
@@ -280,12 +276,12 @@ class Rank:
         manager = getattr(self.config, "resource_manager", None)
         if manager is not None:
             if not isinstance(manager, kinds.BaseResourceManager):
-                raise ContractViolation("resource_manager is no BaseResourceManager")
+                raise ContractError("resource_manager is no BaseResourceManager")
             managers[kinds.ResourceManagerType.SPEC_RESOURCE_MANAGER] = manager
         if self.drafter is not None and not isinstance(
             self.drafter, _module("tensorrt_llm._torch.speculative.drafter").Drafter
         ):
-            raise ContractViolation("drafter is no Drafter")
+            raise ContractError("drafter is no Drafter")
         self.managers = kinds.ResourceManager(managers)
         self.requests: dict[int, Any] = {}
 
@@ -302,9 +298,9 @@ class Worker:
         self.max_draft = 0 if config is None else config.max_total_draft_tokens
         drafter = self.ranks[0].drafter
         if drafter is not None and not arguments.get("disable_overlap_scheduler"):
-            raise ContractViolation("a host drafter needs disable_overlap_scheduler")
+            raise ContractError("a host drafter needs disable_overlap_scheduler")
         if drafter is not None and drafter.max_total_draft_tokens != self.max_draft:
-            raise ContractViolation("the drafter's max_total_draft_tokens is not the configuration's")
+            raise ContractError("the drafter's max_total_draft_tokens is not the configuration's")
         self.model = Model(
             arguments["model"], arguments["dtype"], self.max_batch_size, arguments["max_seq_len"], 1 + self.max_draft
         )
@@ -432,7 +428,7 @@ class Worker:
     def _placeholder_drafts(self) -> Any:
         if self.ranks[0].drafter is None:
             return False
-        for rank, request in self._everywhere(self.active):
+        for _, request in self._everywhere(self.active):
             if request.state != _state("GENERATION_IN_PROGRESS"):
                 continue
             request.draft_tokens = [0] * self.max_draft
@@ -517,7 +513,7 @@ class Worker:
             rank.drafter.prepare_draft_tokens(scheduled, rank.managers)
         drafts = [{r.request_id: list(r.py_draft_tokens) for r in s.generation_requests} for s in self.scheduled]
         if any(d != drafts[0] for d in drafts):
-            raise RankDisagreement(f"ranks drafted {drafts}")
+            raise RankDisagreementError(f"ranks drafted {drafts}")
         self.drafted.append(drafts[0])
         return None
 
@@ -559,7 +555,7 @@ class Worker:
             # _handle_errors: every active request ends and its resources are freed.
             failed = list(self.active)
             self.active.clear()
-            for rank, request in self._everywhere(failed):
+            for _, request in self._everywhere(failed):
                 request.state = _state("GENERATION_COMPLETE")
             for number in failed:
                 self.respond(self.info[number].client, {"error": str(self.failed)})
