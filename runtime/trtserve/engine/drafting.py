@@ -68,8 +68,8 @@ class Drafter(Protocol):
         ...
 
 
-class SharedCacheSnapshot(Protocol):
-    """What a cross-request cache says of itself."""
+class SharedCacheStats(Protocol):
+    """What a cross-request cache says of itself: ``trtserve.lookup.shared.SharedCacheStats`` is one."""
 
     @property
     def bytes(self) -> int: ...
@@ -84,10 +84,10 @@ class SharedCacheSnapshot(Protocol):
     def evictions(self) -> int: ...
 
 
-class SharedCacheStats(Protocol):
+class CountedCache(Protocol):
     """A cross-request cache, as far as the metrics are concerned. ``trtserve.lookup.shared.SharedCache`` is one."""
 
-    def stats(self) -> SharedCacheSnapshot: ...
+    def stats(self) -> SharedCacheStats: ...
 
 
 class SharedCacheFile(Protocol):

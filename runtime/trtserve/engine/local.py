@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from trtserve.drafters.base import ChainDrafter
 from trtserve.engine.chain import ChainRounds
 from trtserve.engine.chain_cost import ChainGate
-from trtserve.engine.drafting import Drafter, Proposal, SharedCacheFile, SharedCacheStats, TextTokenizer
+from trtserve.engine.drafting import CountedCache, Drafter, Proposal, SharedCacheFile, TextTokenizer
 from trtserve.engine.emit import TextStream
 from trtserve.engine.generation import Event, LocalGeneration, deliver
 from trtserve.engine.protocol import (
@@ -69,8 +69,8 @@ Recorder = Callable[[Scope, NDArray[np.int32], NDArray[np.int32], NDArray[np.int
 
 
 @dataclass(frozen=True)
-class Copy:
-    """The drafts that one sequence puts through this round: a copy's, or a drafter's own chain (source ``model``)."""
+class Drafts:
+    """What one sequence puts through this round's verify: a copy, or a drafter's own chain (source ``model``)."""
 
     tokens: NDArray[np.int32]
     source: Source
@@ -96,7 +96,7 @@ class LocalEngine:
         speculative: Speculative | None = None,
         max_queue: int = 256,
         hermetic: bool = False,
-        shared_cache: SharedCacheStats | None = None,
+        shared_cache: CountedCache | None = None,
         shared_cache_file: SharedCacheFile | None = None,
         copy_min: int = COPY_MIN,
         chain_drafter: ChainDrafter | None = None,
@@ -347,10 +347,10 @@ class LocalEngine:
         batch = self._decoding.copy()
         if not batch:
             return
-        copies = self._draft(batch)
+        drafts = self._draft(batch)
         if self._chains is not None:
-            self._draft_chains(self._chains, batch, copies)
-        step = self._pack(batch, copies)
+            self._draft_chains(self._chains, batch, drafts)
+        step = self._pack(batch, drafts)
         started = perf_counter()
         try:
             out = self._executor.step(step)
@@ -377,12 +377,12 @@ class LocalEngine:
                 self._end(sequence, "error", error=error, trusted=False)
             else:
                 count = accepted[b] + 1
-                self._settle(sequence, copies[b], targets[start : start + count], out, b, start)
+                self._settle(sequence, drafts[b], targets[start : start + count], out, b, start)
             start += rows
 
-    def _draft(self, batch: Tokens[Sequence]) -> list[Copy | None]:
+    def _draft(self, batch: Tokens[Sequence]) -> list[Drafts | None]:
         """A copy for each sequence that has one. [B]"""
-        copies: list[Copy | None] = [None] * len(batch)
+        copies: list[Drafts | None] = [None] * len(batch)
         most = self._most_drafts(len(batch))
         if self._drafter is None or most < 1:
             return copies
@@ -401,15 +401,15 @@ class LocalEngine:
             if len(tokens) > min(most, batch[b].remaining - 1) or tokens.min() < 0 or tokens.max() >= self._vocab:
                 self._drop_drafter(batch[b], "propose", ValueError("drafts beyond the limit or the vocabulary"))
                 continue
-            copies[b] = Copy(tokens, proposal.source)
+            copies[b] = Drafts(tokens, proposal.source)
         return copies
 
-    def _draft_chains(self, chains: ChainRounds, batch: Tokens[Sequence], copies: list[Copy | None]) -> None:
-        """Give the sequences that have no copy the drafter's own chain. Its time counts as that of forwards."""
+    def _draft_chains(self, chains: ChainRounds, batch: Tokens[Sequence], drafts: list[Drafts | None]) -> None:
+        """Put the drafter's own chain into ``drafts`` of the sequences without a copy. Its time is that of forwards."""
         started = perf_counter()
-        copied = [0 if copy is None else len(copy.tokens) for copy in copies]
+        copied = [0 if copy is None else len(copy.tokens) for copy in drafts]
         for b, tokens in chains.draft(batch, copied, self.info.max_rows(len(batch)) - 1):
-            copies[b] = Copy(tokens, "model")
+            drafts[b] = Drafts(tokens, "model")
         self._turn.forward_seconds += perf_counter() - started
 
     def _propose(self, drafter: Drafter, takers: Tokens[Sequence], most: int) -> Tokens[Proposal | None]:
@@ -442,19 +442,19 @@ class LocalEngine:
             return 0
         return min(lookup.max_drafts if batch == 1 else lookup.batch_max_drafts, self.info.max_rows(batch) - 1)
 
-    def _pack(self, batch: Tokens[Sequence], copies: Tokens[Copy | None]) -> StepInput:
+    def _pack(self, batch: Tokens[Sequence], drafts: Tokens[Drafts | None]) -> StepInput:
         """The round as the executor takes it: per sequence its last token, then its drafts."""
         rows, end = self._rows, 0
         slots, lengths, num_rows = [], [], []
-        for sequence, copy in zip(batch, copies, strict=True):
+        for sequence, own in zip(batch, drafts, strict=True):
             assert sequence.slot is not None
             slots.append(sequence.slot.index)
             lengths.append(sequence.length)
             rows[end] = sequence.last_token
             start, end = end, end + 1
-            if copy is not None:
-                end += len(copy.tokens)
-                rows[start + 1 : end] = copy.tokens
+            if own is not None:
+                end += len(own.tokens)
+                rows[start + 1 : end] = own.tokens
             num_rows.append(end - start)
         return StepInput(
             slots=np.array(slots, np.int32),
@@ -465,13 +465,13 @@ class LocalEngine:
         )
 
     def _settle(
-        self, sequence: Sequence, copy: Copy | None, tokens: list[int], out: StepOutput, b: int, start: int
+        self, sequence: Sequence, drafts: Drafts | None, tokens: list[int], out: StepOutput, b: int, start: int
     ) -> None:
         """Keep a round's tokens up to the first that ends the sequence, tell the drafter, and emit."""
-        source = None if copy is None else copy.source
+        source = None if drafts is None else drafts.source
         accepted = len(tokens) - 1
-        if self._chains is not None and copy is not None and source == "model":
-            self._chains.settle(sequence.slot_index, len(copy.tokens), accepted)
+        if self._chains is not None and drafts is not None and source == "model":
+            self._chains.settle(sequence.slot_index, len(drafts.tokens), accepted)
         try:
             kept, ending = sequence.walk(tokens, source, accepted)
         except Exception as e:
@@ -482,13 +482,13 @@ class LocalEngine:
         committed = out.targets[start : start + kept]
         sequence.append(committed)
         self._turn.generation_tokens += kept
-        if copy is not None:
-            sequence.proposed[copy.source] += len(copy.tokens)
-            sequence.accepted[copy.source] += accepted
-            self._turn.copies.append((copy.source, len(copy.tokens), accepted))
+        if drafts is not None:
+            sequence.proposed[drafts.source] += len(drafts.tokens)
+            sequence.accepted[drafts.source] += accepted
+            self._turn.copies.append((drafts.source, len(drafts.tokens), accepted))
         if sequence.drafter is not None:
             try:
-                if copy is not None and source != "model":
+                if drafts is not None and source != "model":
                     sequence.drafter.settle(accepted)
                 sequence.drafter.observe(committed)
                 self._note_drafter(sequence)
