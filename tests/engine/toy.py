@@ -354,7 +354,9 @@ def toy_limits(**limits: int) -> Limits:
 
 
 def toy_speculative(lookup: bool = True, **fields: int) -> Speculative:
-    return Speculative(prompt_lookup=PromptLookup(**{"ngram": 2, "min_match": 2, **fields}) if lookup else None)
+    return Speculative(
+        prompt_lookup=PromptLookup(**{"ngram": 2, "min_match": 2, "max_drafts": 8, **fields}) if lookup else None
+    )
 
 
 def toy_manifest(limits: Limits, speculative: Speculative, **fields: object) -> Manifest:
