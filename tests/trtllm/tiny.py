@@ -17,7 +17,7 @@ from trtbuild.recipe import load_recipe
 HIDDEN, MLP, KV, LAYERS = 32, 48, 16, 2
 
 
-def write_checkpoint(directory: Path) -> Path:
+def write_checkpoint(directory: Path, positions: int = 512) -> Path:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {"<s>": 0, "</s>": 1, **{piece: i + 2 for i, piece in enumerate(alphabet)}}
     tokenizer = Tokenizer(models.BPE(vocab, []))
@@ -55,7 +55,7 @@ def write_checkpoint(directory: Path) -> Path:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "vocab_size": len(vocab),
-        "max_position_embeddings": 512,
+        "max_position_embeddings": positions,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,

@@ -439,7 +439,6 @@ def _build_engine(recipe: Recipe, model: Path, out: Path, progress: Progress) ->
     builder: Any = importlib.import_module("tensorrt_llm.builder")
     models: Any = importlib.import_module("tensorrt_llm.models.automodel")
     modeling: Any = importlib.import_module("tensorrt_llm.models.modeling_utils")
-    plugins: Any = importlib.import_module("tensorrt_llm.plugin")
     quantized = None
     if options.quantization is not None:
         algorithms: Any = importlib.import_module("tensorrt_llm.quantization").QuantAlgo
@@ -452,21 +451,18 @@ def _build_engine(recipe: Recipe, model: Path, out: Path, progress: Progress) ->
                 str(model), dtype=recipe.model.dtype, quant_config=quantized
             )
             advance(1)
-            engine = builder.build(
-                loaded,
-                builder.BuildConfig(
-                    max_input_len=limits.max_seq_len,
-                    max_seq_len=limits.max_seq_len,
-                    max_batch_size=limits.max_batch_size,
-                    max_num_tokens=max_num_tokens(recipe),
-                    max_draft_len=drafts,
-                    speculative_decoding_mode=mode.DRAFT_TOKENS_EXTERNAL if drafts else mode.NONE,
-                    # Block reuse, which every verify counts on, reads keys and values of earlier blocks.
-                    plugin_config=plugins.PluginConfig(
-                        use_paged_context_fmha=True, tokens_per_block=options.kv_cache.tokens_per_block
-                    ),
-                ),
+            config = builder.BuildConfig(
+                max_input_len=limits.max_seq_len,
+                max_seq_len=limits.max_seq_len,
+                max_batch_size=limits.max_batch_size,
+                max_num_tokens=max_num_tokens(recipe),
+                max_draft_len=drafts,
+                speculative_decoding_mode=mode.DRAFT_TOKENS_EXTERNAL if drafts else mode.NONE,
             )
+            # Block reuse, which every verify counts on, reads keys and values of earlier blocks.
+            config.plugin_config.use_paged_context_fmha = True
+            config.plugin_config.tokens_per_block = options.kv_cache.tokens_per_block
+            engine = builder.build(loaded, config)
             engine.save(str(out))
             advance(1)
     except Exception as e:

@@ -30,6 +30,8 @@ def build(model: Any, build_config: Any) -> Any:
     import tensorrt_llm  # type: ignore[import-not-found]
 
     modes = tensorrt_llm.models.modeling_utils.SpeculativeDecodingMode
+    if build_config.plugin_config.use_paged_context_fmha is not True:
+        raise ContractError("block reuse needs use_paged_context_fmha")
     if build_config.speculative_decoding_mode == modes.DRAFT_TOKENS_EXTERNAL and build_config.max_draft_len < 1:
         raise ContractError("draft_tokens_external needs max_draft_len")
     return tensorrt_llm.builder.Engine(build_config, model)

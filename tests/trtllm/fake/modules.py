@@ -137,6 +137,8 @@ def make_config(module: str, name: str, described: dict[str, Any], base: dict[st
                 raise ContractError(f"{name} is not of decoding_type {values['decoding_type']}")
             if described.get("total_is_len"):
                 values["max_total_draft_tokens"] = values["max_draft_len"]
+            for key, (home, kind) in described.get("made", {}).items():
+                values[key] = values[key] if values[key] is not None else getattr(sys.modules[home], kind)()
             self.__dict__.update(values)
 
         def __setattr__(self, key: str, value: Any) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import importlib
 import logging
 import math
 import threading
@@ -272,7 +273,8 @@ class PyTorchEngine:
         lora = None
         if adapter is not None:
             number, path = adapter
-            lora = self._package.llmapi.LoRARequest(request.scope.adapter, number, path)
+            requests: Any = importlib.import_module("tensorrt_llm.executor.request")
+            lora = requests.LoRARequest(request.scope.adapter, number, path)
         return self._llm.generate_async(
             sequence.prompt.tolist(),
             sampling_params=sampling.llm_sampling(self._package.SamplingParams, sequence, self._vocab_size),

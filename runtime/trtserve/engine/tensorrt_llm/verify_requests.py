@@ -98,7 +98,7 @@ class VerifyRequestExecutor(Executor):
             requests.append(self._request(known, rows[1:], state))
         ids = executor.enqueue_requests(requests)
         try:
-            answers = executor.await_responses(ids, timeout=self._timeout)
+            answers = executor.await_responses(ids=ids, timeout=self._timeout)
             return self._outcome(batch, ids, answers)
         except BaseException:
             for number in ids:
