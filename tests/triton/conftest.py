@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,12 @@ STREAMING = "tensorrt_llm"
 UNARY = "unary"
 TENANT_HEADER = "x-tenant"
 QUEUE = 6
+LIBPYTHON = """
+import ctypes, os, sysconfig
+name = f"libpython{sysconfig.get_config_var('VERSION')}.so.1.0"
+path = os.path.join(sysconfig.get_config_var("LIBDIR"), name)
+ctypes.CDLL(path if os.path.exists(path) else name)
+"""
 SETTINGS = ("--set", "threads=1", "--set", f"max_queue={QUEUE}", "--set", "prompt_lookup_shared_cache_mb=1")
 
 
@@ -38,6 +45,9 @@ def triton_python() -> Path:
     given = os.environ.get(ENVIRONMENT)
     if not given:
         pytest.skip(f"{ENVIRONMENT} is not set; make test creates an environment with nvidia-pytriton and sets it")
+    found = subprocess.run([given, "-c", LIBPYTHON], capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip(f"Triton's Python backend needs a shared libpython: {found.stderr.strip().splitlines()[-1]}")
     return Path(given)
 
 
