@@ -15,11 +15,12 @@ LEAST, CERTAIN = 0.03, 0.9999
 MOST_MATCH = 64
 PRIOR, MOST_COUNT = 8, 64
 EDGE = 1.02
-TRUST, FIRST_TRUST, FADE = 4.0, 0.75, 0.95
+TRUST, FIRST_TRUST, PROVEN, FADE = 4.0, 0.75, 6, 0.95
 SHARED_AHEAD = 128
 
 # Cells: what is told apart (csrc/odds.h).
-MATCHES, RUNS, VOTES, DISTANCES = 13, 8, 8, 4
+MATCHES, RUNS, VOTES, DISTANCES = 13, 8, 9, 4
+SHARED_VOTE = VOTES - 1
 PLACE = 2 * MATCHES * RUNS
 NEAR = PLACE + MATCHES * VOTES
 SKIP = NEAR + MATCHES * DISTANCES
@@ -182,14 +183,16 @@ class Adaptive:
         self.pending, self.kept, self.accepted = True, 0, 0
         if self.best is None:
             return [], []
-        best, chance = self.best, 1.0
+        best, chance, trusted = self.best, 1.0, self._trust()
         drafts: list[int] = []
         chances: list[float] = []
         while len(drafts) < limit:
             position = best.position + len(drafts)
             if position >= len(best.text) and best.source != "history":
                 break
-            chance *= self.share * self._trust() if not drafts else self.odds.chance(self._cell_after(len(drafts)))
+            chance *= self.share if not drafts else self.odds.chance(self._cell_after(len(drafts)))
+            if best.match + len(drafts) < PROVEN:
+                chance *= trusted
             if chance < LEAST:
                 break
             drafts.append(best.text[position] if position < len(best.text) else drafts[position - len(best.text)])
@@ -329,7 +332,7 @@ class Adaptive:
             return
         copy = self.shared(self.history, SHARED_AHEAD)
         if copy:
-            self._add("shared", copy[0], "place", 0, copy[1], 0, False, place_cell(copy[1], 0))
+            self._add("shared", copy[0], "place", 0, copy[1], 0, False, place_cell(copy[1], SHARED_VOTE))
             self.candidates[-1].found = True
 
     def _choose(self) -> None:

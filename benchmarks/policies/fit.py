@@ -12,9 +12,23 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.policies.adaptive import CELLS, DISTANCES, NEAR, PLACE, RUNS, SKIP, VOTES, Adaptive
+from benchmarks.policies.adaptive import (
+    CELLS,
+    DISTANCES,
+    MOST_MATCH,
+    NEAR,
+    PLACE,
+    RUNS,
+    SHARED_VOTE,
+    SKIP,
+    VOTES,
+    Adaptive,
+    SharedLookup,
+)
 from benchmarks.traces.read import half, shipped
+from trtserve.lookup.shared import SharedCache
 from trtserve.replay.traces import Trace
+from trtserve.settings import PromptLookup
 
 HEADER = Path(__file__).resolve().parents[2] / "runtime/trtserve/lookup/csrc/adaptive_priors.h"
 ROUNDS = 3
@@ -28,19 +42,46 @@ def fit(traces: Sequence[Trace], rounds: int = ROUNDS) -> list[int]:
     """Shares in thousandths, one per cell."""
     priors = [500] * CELLS
     for _ in range(rounds):
-        hits, total = [0] * CELLS, [0] * CELLS
-
-        def witness(cell: int, hit: bool, hits: list[int] = hits, total: list[int] = total) -> None:
-            hits[cell] += hit
-            total[cell] += 1
-
-        for trace in traces:
-            policy = Adaptive(list(trace.prompt), priors, witness=witness)
-            for token in trace.output:
-                policy.propose(1)
-                policy.observe([token])
+        alone = _count(traces, priors, None)
+        shared = _count(traces, priors, SharedCache(64, 16, PromptLookup().shared_key_length))
+        # A text of other requests is told apart only by where it was found; all else is counted without it.
+        hits, total = (
+            [s if _is_shared(cell) else a for cell, (a, s) in enumerate(zip(one, other, strict=True))]
+            for one, other in zip(alone, shared, strict=True)
+        )
         priors = _shares(hits, total)
     return priors
+
+
+def _is_shared(cell: int) -> bool:
+    return PLACE <= cell < NEAR and (cell - PLACE) % VOTES == SHARED_VOTE
+
+
+def _count(traces: Sequence[Trace], priors: list[int], cache: SharedCache | None) -> tuple[list[int], list[int]]:
+    """How often each cell's candidates were right, and how many there were. A cache keeps a scope per workload."""
+    hits, total = [0] * CELLS, [0] * CELLS
+
+    def witness(cell: int, hit: bool) -> None:
+        hits[cell] += hit
+        total[cell] += 1
+
+    for trace in traces:
+        shared = _lookup(cache, trace.workload) if cache else None
+        policy = Adaptive(list(trace.prompt), priors, witness=witness, shared=shared)
+        for token in trace.output:
+            policy.propose(1)
+            policy.observe([token])
+        if cache:
+            cache.insert(trace.workload, policy.history)
+    return hits, total
+
+
+def _lookup(cache: SharedCache, scope: str) -> SharedLookup:
+    def shared(tail: list[int], limit: int) -> tuple[list[int], int] | None:
+        copy = cache.propose(scope, tail[-MOST_MATCH:], limit)
+        return (copy.tokens, copy.match) if copy else None
+
+    return shared
 
 
 def _shares(hits: Sequence[int], total: Sequence[int]) -> list[int]:

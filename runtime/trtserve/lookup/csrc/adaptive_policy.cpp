@@ -28,6 +28,7 @@ constexpr double kLeast = 0.03;    // drafts less likely than this are not offer
 constexpr double kCertain = 0.9999;
 constexpr double kTrust = 4.0;       // observations that the sequence's trust begins with,
 constexpr double kFirstTrust = 0.75; // and their outcome: unknown text deserves less than the traces' mean
+constexpr int kProven = 6;           // with a match of as many tokens a draft needs no trust
 constexpr double kFade = 0.95;       // what an observation keeps of its weight per round
 
 // A text to copy from. History goes on into the drafts themselves: a copy may run past its end, as a repeat does.
@@ -279,7 +280,7 @@ class AdaptivePolicy final : public Policy {
         const Copy copy = sources.shared(kSharedAhead, found_.data());
         found_.resize(static_cast<std::size_t>(copy.count));
         if (copy.count == 0) return;
-        add({found_.data(), found_.size()}, Source::shared, Kind::place, 0, copy.match, 0, false, Cells::place(copy.match, 0));
+        add({found_.data(), found_.size()}, Source::shared, Kind::place, 0, copy.match, 0, false, Cells::place(copy.match, Cells::kShared));
         candidates_[static_cast<std::size_t>(count_ - 1)].found = true;
     }
 
@@ -304,7 +305,7 @@ class AdaptivePolicy final : public Policy {
     }
 
     // Chosen tokens that were right, over those expected to be: where the text repeats itself less than the shares say,
-    // all first drafts are worth less.
+    // drafts after short matches are worth less.
     double trust() const noexcept { return std::min(1.0, (kTrust * kFirstTrust + right_) / (kTrust + expected_)); }
 
     double odds_of(int i) const noexcept {
@@ -316,12 +317,14 @@ class AdaptivePolicy final : public Policy {
     int offer(const Sources& sources, int limit, Token* out, double* chances) const noexcept {
         const Text source = text(sources, best_);
         const bool repeats = best_.source == Source::history;
+        const double trusted = trust();
         double chance = 1.0;
         int count = 0;
         for (; count < limit; ++count) {
             const std::size_t position = best_.position + static_cast<std::size_t>(count);
             if (position >= source.size && !repeats) break;
-            chance *= count == 0 ? best_share_ * trust() : odds_.chance(cell_after(count));
+            chance *= count == 0 ? best_share_ : odds_.chance(cell_after(count));
+            if (best_.match + count < kProven) chance *= trusted;
             if (chance < kLeast) break;
             out[count] = position < source.size ? source.tokens[position] : out[position - source.size];
             chances[count] = chance;

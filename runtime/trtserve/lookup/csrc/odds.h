@@ -13,12 +13,13 @@ namespace trtlookup {
 // What is told apart, one cell each:
 //   cursor   a copy that goes on: 13 classes of match by 8 of run (tokens copied without a break), and whether it was
 //            resumed after a break of another
-//   place    an earlier occurrence: 13 classes of match by 8 of what other occurrences say
+//   place    an earlier occurrence: 13 classes of match by 8 of what other occurrences say, or the shared cache's
 //   near     after a break, tokens found again near it: 13 classes of match by 4 of distance
 //   skip     after a break, the source's token at the same distance from it: 13 classes of distance
 struct Cells {
     static constexpr int kMatches = 13;
-    static constexpr int kRuns = 8, kVotes = 8, kDistances = 4;
+    static constexpr int kRuns = 8, kVotes = 9, kDistances = 4;
+    static constexpr int kShared = kVotes - 1;
     static constexpr int kCursor = 0;
     static constexpr int kPlace = kCursor + 2 * kMatches * kRuns;
     static constexpr int kNear = kPlace + kMatches * kVotes;
