@@ -82,10 +82,7 @@ def _lookup(manifest: Manifest) -> str:
         return "off"
     cache = lookup.shared_cache
     shared = f"shared cache {cache.mb} MiB over {cache.scopes} scopes" if cache.mb else "no shared cache"
-    return (
-        f"up to {lookup.max_drafts} drafts (several sequences: {lookup.batch_max_drafts}, up to {lookup.max_seqs} "
-        f"sequences), n-gram {lookup.ngram}, match {lookup.effective_min_match}, {shared}"
-    )
+    return f"{lookup.summary}, {shared}"
 
 
 def _files_read(inputs: Inputs) -> str:

@@ -58,6 +58,15 @@ class PromptLookup(_Strict):
         return max(self.ngram, self.min_match)
 
     @property
+    def summary(self) -> str:
+        """What is obeyed of these settings, the shared cache aside, for people."""
+        rule = f"policy {self.policy}, n-gram {self.ngram}"
+        if self.policy == "window":
+            rule += f", match of {self.effective_min_match}, backoff {self.miss_backoff}"
+        several = f"{self.batch_max_drafts} each for up to {self.max_seqs} sequences"
+        return f"{rule}, up to {self.max_drafts} drafts, {several}"
+
+    @property
     def shared_key_length(self) -> int:
         """Tokens of the shared cache's keys: what the policy wants to see repeated before it copies."""
         return self.ngram if self.policy == "adaptive" else self.effective_min_match

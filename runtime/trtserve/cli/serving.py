@@ -35,10 +35,7 @@ def _lookup_line(speculative: Speculative, overrides: Overrides) -> str:
         cache = f"shared cache {shared.mb} MiB in {shared.scopes} scopes"
         if overrides.shared_cache_path is not None:
             cache += f", kept in {overrides.shared_cache_path}"
-    return (
-        f"on: policy {lookup.policy}, ngram {lookup.ngram}, up to {lookup.max_drafts} drafts, up to {lookup.max_seqs} "
-        f"sequences, {cache}"
-    )
+    return f"on: {lookup.summary}, {cache}"
 
 
 def _recorder(path: Path | None, tenants: tuple[str, ...]) -> TraceRecorder | None:
