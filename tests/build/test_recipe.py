@@ -47,7 +47,7 @@ def test_defaults_are_those_of_the_runtime(recipe_file: Write) -> None:
     assert (recipe.limits.max_batch_size, recipe.limits.max_seq_len, recipe.limits.prefill_chunk) == (8, 4096, 512)
     lookup = recipe.speculative.prompt_lookup
     assert lookup is not None
-    assert (lookup.ngram, lookup.max_drafts, lookup.min_match, lookup.miss_backoff) == (4, 8, 8, 16)
+    assert (lookup.ngram, lookup.max_drafts, lookup.min_match, lookup.miss_backoff) == (4, 32, 8, 16)
     assert (lookup.max_seqs, lookup.batch_max_drafts, lookup.shared_cache.mb, lookup.shared_cache.scopes) == (
         8,
         3,
@@ -180,8 +180,8 @@ def test_overrides_replace_values_and_create_sections(recipe_file: Write) -> Non
 
 
 def test_an_override_may_be_a_whole_section(recipe_file: Write) -> None:
-    recipe = load_recipe(recipe_file(MINIMAL), ["limits={max_batch_size: 2, max_seq_len: 32}"]).recipe
-    assert (recipe.limits.max_batch_size, recipe.limits.max_seq_len) == (2, 32)
+    recipe = load_recipe(recipe_file(MINIMAL), ["limits={max_batch_size: 2, max_seq_len: 64}"]).recipe
+    assert (recipe.limits.max_batch_size, recipe.limits.max_seq_len) == (2, 64)
 
 
 @pytest.mark.parametrize(
