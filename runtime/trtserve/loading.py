@@ -49,7 +49,7 @@ def load_engine(
     if manifest.target == "tensorrt_llm":
         from trtserve.engine.tensorrt_llm import open_engine
 
-        return Loaded(open_engine(path, manifest, overrides, speculative, tokenizer), tokenizer)
+        return Loaded(open_engine(path, manifest, overrides, speculative, tokenizer, recorder), tokenizer)
     lookup = speculative.prompt_lookup
     try:
         shared = SharedCache.from_settings(lookup) if lookup else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from trtserve import Engine
 from trtserve.engine.protocol import EngineError, Finish, GenerationRequest, QueueFullError, RequestError, Scope
+from trtserve.loading import load_engine
 from trtserve.sampling import SamplingParams
 
 from . import fake
@@ -218,6 +220,17 @@ def test_close_ends_what_runs(open_engine: Open) -> None:
     next(events)
     engine.close()
     assert list(events)[-1].reason == "cancelled"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("line", ["1.2", "1.3"])
+def test_finished_requests_are_recorded(line: str, open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[Any] = []
+    monkeypatch.setattr("trtserve.facade.load_engine", partial(load_engine, recorder=lambda *r: recorded.append(r)))
+    engine = open_engine(line)
+    done = engine.generate(REPEAT, **LONG, scope=Scope("alice"), prediction=[3, 4])
+    ((scope, prompt, output, prediction),) = recorded
+    assert scope == Scope("alice") and prompt.tolist() == list(engine.tokens(REPEAT))
+    assert output.tolist() == [t.token for t in done.tokens] and prediction.tolist() == [3, 4]
 
 
 @pytest.mark.parametrize(

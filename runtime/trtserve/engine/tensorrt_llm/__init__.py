@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtserve.engine.drafting import TextTokenizer
+from trtserve.engine.local import Recorder
 from trtserve.engine.protocol import Engine
 from trtserve.engine.tensorrt_llm import versions
 from trtserve.engine.tensorrt_llm.batch_drafts import LookupPlan
@@ -26,7 +27,12 @@ __all__ = ["open_engine"]
 
 
 def open_engine(
-    path: Path, manifest: Manifest, overrides: Overrides, speculative: Speculative, tokenizer: TextTokenizer
+    path: Path,
+    manifest: Manifest,
+    overrides: Overrides,
+    speculative: Speculative,
+    tokenizer: TextTokenizer,
+    recorder: Recorder | None = None,
 ) -> Engine:
     """A running engine. Raises ExecutorError when TensorRT-LLM cannot run it, EngineDirError when the checkpoint is not
     what it was built from, OverrideError for settings that cannot be changed here."""
@@ -40,8 +46,8 @@ def open_engine(
     package = versions.require(info.version)
     salts = Salts(find_hash(), manifest.model_key)
     if info.version == "1.2":
-        return _open_verify_requests(path, manifest, overrides, speculative, tokenizer, salts, info)
-    return _open_pytorch(path, manifest, overrides, speculative, tokenizer, salts, info, package)
+        return _open_verify_requests(path, manifest, overrides, speculative, tokenizer, salts, info, recorder)
+    return _open_pytorch(path, manifest, overrides, speculative, tokenizer, salts, info, recorder, package)
 
 
 def _refuse(overrides: Overrides) -> None:
@@ -63,6 +69,7 @@ def _open_pytorch(
     tokenizer: TextTokenizer,
     salts: Salts,
     info: TensorRTLLMInfo,
+    recorder: Recorder | None,
     package: Any,
 ) -> Engine:
     from trtserve.engine.tensorrt_llm.pytorch import PyTorchEngine
@@ -103,6 +110,7 @@ def _open_pytorch(
         chain=info.chain,
         adapters={name: (number, where) for number, (name, where) in enumerate(info.adapters.items(), 1)},
         max_queue=overrides.max_queue,
+        recorder=recorder,
     )
 
 
@@ -133,6 +141,7 @@ def _open_verify_requests(
     tokenizer: TextTokenizer,
     salts: Salts,
     info: TensorRTLLMInfo,
+    recorder: Recorder | None,
 ) -> Engine:
     from trtserve.engine.tensorrt_llm.verify_requests import VerifyRequestEngine, VerifyRequestExecutor
     from trtserve.lookup.drafter import Drafter
@@ -156,6 +165,7 @@ def _open_verify_requests(
             max_queue=overrides.max_queue,
             hermetic=overrides.hermetic,
             shared_cache=shared,
+            recorder=recorder,
         )
     except BaseException:
         executor.close()

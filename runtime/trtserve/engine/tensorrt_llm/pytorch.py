@@ -26,6 +26,7 @@ import numpy as np
 from trtserve.engine.drafting import TextTokenizer
 from trtserve.engine.emit import TextStream
 from trtserve.engine.generation import LocalGeneration, deliver
+from trtserve.engine.local import Recorder
 from trtserve.engine.protocol import (
     Delta,
     EngineClosedError,
@@ -63,6 +64,7 @@ class PyTorchEngine:
         feed: where our drafter announces its rounds; None without it.
         chain: drafts of a round, where TensorRT-LLM's own drafter makes them; counted as source ``model``.
         adapters: name to (number, path) of each LoRA adapter that a request's scope may name.
+        recorder: called with each finished request's scope, prompt, output and prediction.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class PyTorchEngine:
         chain: int = 0,
         adapters: Mapping[str, tuple[int, str]] | None = None,
         max_queue: int = 256,
+        recorder: Recorder | None = None,
     ) -> None:
         if max_queue < 1:
             raise ValueError(f"max_queue is {max_queue}; allowed: 1 or more")
@@ -89,6 +92,7 @@ class PyTorchEngine:
         self._chain = chain
         self._adapters = dict(adapters or {})
         self._max_queue = max_queue
+        self._recorder = recorder
         self._vocab_size = manifest.model.vocab_size
 
         # Shared with other threads.
@@ -387,6 +391,9 @@ class PyTorchEngine:
             if spans:
                 text = "".join(t for t, _ in spans)
                 deliver([(sequence.generation, Delta(text=text, tokens=(), spans=spans))])
+        if self._recorder is not None and reason in ("stop", "length"):
+            output = sequence.tokens[sequence.prompt_len :]
+            self._recorder(sequence.scope, sequence.prompt, output, sequence.prediction)
         self._service_time += 0.2 * (perf_counter() - sequence.submitted_at - self._service_time)
         finish = Finish(reason, sequence.stats(), stop=None if ending is None else ending.stop, error=error)
         self._count(Turn(finished=[reason]))
