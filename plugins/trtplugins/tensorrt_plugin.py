@@ -2,8 +2,8 @@
 
 Two plugins, because one kernel is all a plugin may have and a row wants more than one block: ``row_candidates`` finds
 the best token of every part of every row, ``accept`` decides from those. Rows are padded; ``num_rows`` says how many
-of them are each sequence's own. Sampling needs what a plugin cannot be given at run time without copies (addresses);
-a sampled round launches ``trtplugins.launch`` on the engine's logits instead.
+of them are each sequence's own. Sampling needs what a plugin cannot be given at run time without copies (addresses):
+in a sampled round the host build, or ``trtplugins.launch``, decides from the engine's logits instead.
 
 Annotations here are objects that TensorRT inspects, so this module must not postpone their evaluation.
 """
