@@ -114,6 +114,31 @@ def test_local_engine_and_adapter_copy_alike(open_engine: Open, reference: Engin
     } == {r.max_tokens for r in fake.requests if r.external_draft_tokens_config}
 
 
+@pytest.mark.parametrize(
+    ("section", "speculative", "chain"),
+    [
+        ({"copies": "ngram"}, {}, 8),
+        ({"copies": "sa"}, {}, 8),
+        ({}, {"drafter": "mtp", "num_drafts": 4, "prompt_lookup": {"max_drafts": 4}}, 4),
+        ({}, {"drafter": "mtp", "num_drafts": 2, "prompt_lookup": None}, 2),
+    ],
+)
+def test_built_in_drafts_are_the_models(
+    section: dict[str, Any], speculative: dict[str, Any], chain: int, open_engine: Open, reference: Engine
+) -> None:
+    engine = open_engine("1.3", tensorrt_llm=section, speculative=speculative)
+    requests = requests_of(reference, KINDS + SEEDED)
+    assert outcome(collect(engine, requests)) == outcome(collect(reference, requests))
+    done = engine.generate("abcabcabcabcabc", temperature=0, max_tokens=60, ignore_eos=True)
+    assert done.finish is not None
+    stats = done.finish.stats
+    model = stats.sources["model"]
+    assert model.proposed == chain * (stats.rounds - 1)
+    assert 0 < model.accepted == sum(t.source == "model" for t in done.tokens) == 60 - stats.rounds
+    assert {rows for f in worker(engine).forwards for rows in f} == {1, chain + 1}
+    assert engine.metrics()["draft_tokens_total"]["history"] == 0
+
+
 def test_logprobs(open_engine: Open, reference: Engine) -> None:
     engine = open_engine("1.3")
     arguments: dict[str, Any] = {"temperature": 0, "max_tokens": 20, "logprobs": 3, "ignore_eos": True}

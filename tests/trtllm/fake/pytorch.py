@@ -540,12 +540,21 @@ class Worker:
                     self.model.prefill(info.slot, 0, tokens[:-1])
                 rows.append((info.slot, len(tokens) - 1, [tokens[-1]], info.sampling))
             else:
-                drafts = request.py_draft_tokens
+                drafts = self._chain(tokens) if self.ranks[0].drafter is None else request.py_draft_tokens
                 rows.append((info.slot, len(tokens) - 1, [tokens[-1], *drafts], info.sampling))
+        self.rows = [r[2] for r in rows]
         if rows:
             self.forwards.append([len(r[2]) for r in rows])
             self.outcome = self.model.forward(rows)
         return None
+
+    def _chain(self, tokens: list[int]) -> list[int]:
+        """A built-in drafter's chain. What it proposes does not matter: this one repeats what followed last."""
+        for at in range(len(tokens) - 2, 0, -1):
+            if tokens[at] == tokens[-1]:
+                found = tokens[at + 1 : at + 1 + self.max_draft]
+                return found + [0] * (self.max_draft - len(found))
+        return [0] * self.max_draft
 
     def _sample(self) -> None:
         pass
@@ -566,8 +575,7 @@ class Worker:
         for b, number in enumerate(self.batch):
             info = self.info[number]
             request = self.ranks[0].requests[number]
-            generating = request.state == _state("GENERATION_IN_PROGRESS")
-            padded = len(request.py_draft_tokens) if generating else 0
+            padded = len(self.rows[b]) - 1
             count = int(self.outcome.accepted[b]) + 1
             targets = self.outcome.targets[start : start + count].tolist()
             entries = self.outcome.logprobs[b]
