@@ -34,8 +34,8 @@ TRITON_PYTHON = "TRTLOOKUP_TRITON_PYTHON"
 class Front(Protocol):
     """One way to the engine."""
 
-    def text(self, prompt: str, max_tokens: int) -> AsyncIterator[str]:
-        """A greedy generation's pieces of text; end tokens do not end it."""
+    def text(self, prompt: str, max_tokens: int, salt: str) -> AsyncIterator[str]:
+        """A greedy generation's pieces of text; end tokens do not end it. Nothing of another ``salt`` is reused."""
         ...
 
 
@@ -70,16 +70,16 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
 
 
-async def _timed(front: Front, prompt: str, max_tokens: int) -> Request:
+async def _timed(front: Front, prompt: str, max_tokens: int, salt: str) -> Request:
     start, first, pieces = time.perf_counter(), 0.0, []
-    async for piece in front.text(prompt, max_tokens):
+    async for piece in front.text(prompt, max_tokens, salt):
         first = first or time.perf_counter() - start
         pieces.append(piece)
     return Request(first, time.perf_counter() - start, "".join(pieces))
 
 
 async def run_level(
-    front: Front, prompts: Sequence[str], concurrency: int, max_tokens: int
+    front: Front, prompts: Sequence[str], concurrency: int, max_tokens: int, salt: str
 ) -> tuple[float, list[Request]]:
     """Seconds for all prompts with ``concurrency`` at a time, and each request, in the order of the prompts."""
     done: list[Request | None] = [None] * len(prompts)
@@ -87,7 +87,7 @@ async def run_level(
 
     async def client() -> None:
         for i in left:
-            done[i] = await _timed(front, prompts[i], max_tokens)
+            done[i] = await _timed(front, prompts[i], max_tokens, salt)
 
     start = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(concurrency)))
@@ -119,10 +119,11 @@ class PythonFront:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    async def text(self, prompt: str, max_tokens: int) -> AsyncIterator[str]:
-        from trtserve import Delta
+    async def text(self, prompt: str, max_tokens: int, salt: str) -> AsyncIterator[str]:
+        from trtserve import Delta, Scope
 
-        async for event in self._engine.astream(prompt, max_tokens=max_tokens, temperature=0, ignore_eos=True):
+        options = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "scope": Scope(salt=salt)}
+        async for event in self._engine.astream(prompt, **options):
             if isinstance(event, Delta) and event.text:
                 yield event.text
 
@@ -134,8 +135,15 @@ class TrtserveFront:
         self._client = client
         self._url = f"{url}/v1/completions"
 
-    async def text(self, prompt: str, max_tokens: int) -> AsyncIterator[str]:
-        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    async def text(self, prompt: str, max_tokens: int, salt: str) -> AsyncIterator[str]:
+        body = {
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "cache_salt": salt,
+        }
         async for event in _events(self._client, self._url, body):
             if text := event["choices"][0]["text"]:
                 yield text
@@ -148,13 +156,14 @@ class TritonFront:
         self._client = client
         self._url = f"{url}/v2/models/{model}/generate_stream"
 
-    async def text(self, prompt: str, max_tokens: int) -> AsyncIterator[str]:
+    async def text(self, prompt: str, max_tokens: int, salt: str) -> AsyncIterator[str]:
         body = {
             "text_input": prompt,
             "streaming": True,
             "sampling_param_max_tokens": max_tokens,
             "sampling_param_temperature": 0.0,
             "sampling_param_ignore_eos": True,
+            "cache_salt": salt,
         }
         async for event in _events(self._client, self._url, body):
             if text := event.get("text_output"):
@@ -246,9 +255,11 @@ async def measure(fronts: dict[str, Front], plan: Plan, say: Any = print) -> lis
     for concurrency in plan.levels:
         runs: dict[str, list[Level]] = {name: [] for name in fronts}
         expected: list[str] | None = None
-        for _ in range(plan.repeats):
+        for repeat in range(plan.repeats):
             for name, front in fronts.items():
-                seconds, requests = await run_level(front, plan.prompts, concurrency, plan.max_tokens)
+                # A salt of its own, so that no run finds the keys and values that an earlier one left.
+                salt = f"{concurrency}-{repeat}"
+                seconds, requests = await run_level(front, plan.prompts, concurrency, plan.max_tokens, salt)
                 runs[name].append(summed_up(name, concurrency, seconds, requests, plan.max_tokens))
                 texts = [r.text for r in requests]
                 if expected is not None and texts != expected:
@@ -302,7 +313,7 @@ async def run_all(engine: Path, plan: Plan, python: Path | None, names: Sequence
         # Last in, first out: a server whose clients have left stops at once.
         await stack.enter_async_context(client)
         for front in fronts.values():
-            await _timed(front, plan.prompts[0], 4)
+            await _timed(front, plan.prompts[0], 4, "first")
         return await measure(fronts, plan, say)
 
 

@@ -22,7 +22,7 @@ class Echo:
     def __init__(self, suffix: str = "") -> None:
         self.suffix, self.now, self.most = suffix, 0, 0
 
-    async def text(self, prompt: str, max_tokens: int) -> AsyncIterator[str]:
+    async def text(self, prompt: str, max_tokens: int, salt: str) -> AsyncIterator[str]:
         self.now += 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.001)
@@ -40,7 +40,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
 def test_a_level_keeps_so_many_requests_going_and_their_order() -> None:
     echo = Echo("!")
     prompts = [str(i) for i in range(20)]
-    _, requests = asyncio.run(run_level(echo, prompts, 3, 8))
+    _, requests = asyncio.run(run_level(echo, prompts, 3, 8, ""))
     assert [r.text for r in requests] == [f"{p}!" for p in prompts]
     assert echo.most == 3
     assert all(0 < r.first <= r.last for r in requests)
