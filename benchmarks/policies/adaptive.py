@@ -315,8 +315,9 @@ class Adaptive:
         output = len(tokens) - self.prompt_length
         followed = self.cursor.source == "prediction" and not self.cursor.broken
         if self.agreed == output and output < len(text) and not (followed and self.cursor.position == output):
-            match = min(self.agreed, MOST_MATCH)
-            self._add("prediction", text, "cursor", output, match, match, False, cursor_cell(match, match, False))
+            agreed = min(self.agreed, MOST_MATCH)
+            match, run = min(MOST_MATCH, agreed + SOLID_MATCH), agreed + SOLID_RUN
+            self._add("prediction", text, "cursor", output, match, run, False, cursor_cell(match, run, False))
         if len(tokens) >= self.ngram:
             for position in range(len(text) - 1, self.ngram - 1, -1):
                 if text[position - self.ngram : position] == tokens[-self.ngram :]:

@@ -76,7 +76,7 @@ class AdaptivePolicy final : public Policy {
         kept_ = accepted_ = 0;
         if (!has_best_) return {};
         const int count = offer(sources, limit, out, chances);
-        return {count, best_.source, best_.match};
+        return {count, best_.source, best_.source == Source::prediction ? true_match(sources) : best_.match};
     }
 
     void keep(int count) noexcept override {
@@ -144,6 +144,10 @@ class AdaptivePolicy final : public Policy {
     }
     Text text(const Sources& sources, const Candidate& candidate) const noexcept {
         return candidate.found ? Text{found_.data(), found_.size()} : text(sources, candidate.source);
+    }
+
+    int true_match(const Sources& sources) const noexcept {
+        return matching(text(sources, best_), best_.position, sources.text().end(), sources.text().size(), Sources::kMostMatch);
     }
 
     // ---- candidates ----
@@ -255,7 +259,8 @@ class AdaptivePolicy final : public Policy {
         add(source, name, Kind::place, position, match, goes_on ? cursor_.run : 0, goes_on && cursor_.resumed, Cells::place(match, vote));
     }
 
-    // The prediction: while all output so far is its beginning, what comes next in it; and the place its index finds.
+    // The prediction: while all output so far is its beginning, what comes next in it, trusted like a copy well under way,
+    // for its author expects it; and the place its index finds.
     void predicted(const Sources& sources) noexcept {
         if (!sources.prediction_text()) return;
         const NgramIndex& prediction = *sources.prediction_text();
@@ -264,9 +269,10 @@ class AdaptivePolicy final : public Policy {
         const bool followed = cursor_.source == Source::prediction && !cursor_.broken;
         if (anchor.count > 0) {
             const auto position = static_cast<std::size_t>(anchor.tokens - prediction.tokens());
-            if (!followed || cursor_.position != position)
-                add(source, Source::prediction, Kind::cursor, position, anchor.match, anchor.match, false,
-                    Cells::cursor(anchor.match, anchor.match, false));
+            if (!followed || cursor_.position != position) {
+                const int match = std::min(Sources::kMostMatch, anchor.match + kSolidMatch), run = anchor.match + kSolidRun;
+                add(source, Source::prediction, Kind::cursor, position, match, run, false, Cells::cursor(match, run, false));
+            }
         }
         const Place place = sources.prediction();
         if (place.count > 0)
