@@ -80,7 +80,7 @@ def test_weights_are_stored_in_the_recipes_type(
 
 
 def test_the_finished_engine_is_measured(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, report = run_json(capsys, "tiny.yaml")
+    code, report = run_json(capsys, "tiny.yaml", "--set", "speculative.prompt_lookup.max_drafts=8")
     assert (code, report["status"], report["measured"]) == (0, "built", True)
     curve = engine_dir.load(workspace / "engines" / "tiny").cost_curve
     assert curve is not None
@@ -329,7 +329,7 @@ def test_schema_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--version")
     assert (code, __version__ in out) == (0, True)
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert f'version = "{__version__}"' in project
+    assert 'metadata.version.input = "build/trtbuild/__init__.py"' in project
 
 
 def test_help_names_every_flag_with_its_default_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
