@@ -17,10 +17,10 @@ import tritonclient.grpc as grpcclient
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.triton_server import TritonServer
+from benchmarks.triton_server import Bundle, TritonServer
 
 from .client import Stream, error, generate_stream, grpc_client, grpc_inputs, infer, outputs, text
-from .conftest import QUEUE, STREAMING, TENANT_HEADER, UNARY, Trtserve, write_model
+from .conftest import QUEUE, SETTINGS, STREAMING, TENANT_HEADER, UNARY, Trtserve, write_model
 from .tiny import CONTEXT, SLOTS
 
 PROMPT = "the cat sat on the mat and the cat sat on the hat and the "
@@ -438,3 +438,12 @@ def test_an_altered_engine_does_not_load_and_says_why(triton: TritonServer, tiny
     assert answer.status_code == 400
     assert "weights.safetensors has other content than was built" in answer.json()["error"]
     assert triton.alive
+
+
+def test_models_end_with_a_server_that_was_killed(triton_python: Path, tiny_engine: Path, tmp_path: Path) -> None:
+    write_model(tiny_engine, tmp_path / "models", STREAMING, *SETTINGS)
+    with TritonServer(Bundle.of(triton_python), tmp_path / "models", tmp_path) as server:
+        models = list(server.stubs())
+        assert models and server.process is not None
+        server.process.kill()
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in models))
