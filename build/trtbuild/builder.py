@@ -115,7 +115,10 @@ def build(
     """
     progress = progress or Progress()
     begin = time.monotonic()
-    out = Path(out).resolve()
+    try:
+        out = Path(out).resolve()
+    except (OSError, RuntimeError) as e:  # a loop of links
+        raise OutputError(f"{out}: {e}; give another path with -o") from e
     if not out.name:
         raise OutputError(f"{out}: is not a directory to build in; give another path with -o")
     try:

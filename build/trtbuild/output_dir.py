@@ -33,10 +33,14 @@ def locked(out: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     Waits for another build of the same directory, having said so through ``on_wait``. Makes the parent directories,
     and removes those it made if they are still empty at the end.
     """
-    made = _make_parents(out.parent)
     lock = out.parent / f".{out.name}.lock"
+    made: list[Path] = []
     try:
-        fd = _acquire(lock, lambda: on_wait(f"{out} is being built by another process; waiting for it"))
+        try:
+            made = _make_parents(out.parent)
+            fd = _acquire(lock, lambda: on_wait(f"{out} is being built by another process; waiting for it"))
+        except OSError as e:
+            raise OutputError(f"{out}: cannot be written: {e.strerror}; give another path with -o") from e
         try:
             _recover(out)
             yield

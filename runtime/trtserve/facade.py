@@ -130,7 +130,7 @@ class Engine:
         ``params`` in place of ``**sampling`` saves building them again for every request.
         """
         if params is None:
-            params = _parameters(sampling)
+            params = sampling_params(sampling)
         elif sampling:
             raise RequestError(f"give params or {', '.join(sampling)}, not both", "params")
         return self.engine.submit(
@@ -184,7 +184,8 @@ class Engine:
         self.close()
 
 
-def _parameters(sampling: Mapping[str, Any]) -> SamplingParams:
+def sampling_params(sampling: Mapping[str, Any]) -> SamplingParams:
+    """The fields of SamplingParams as one. Raises RequestError naming the first that is wrong."""
     try:
         return SamplingParams.model_validate(dict(sampling))
     except ValidationError as e:

@@ -46,6 +46,28 @@ def test_help_shows_every_lookup_flag_with_default_and_range() -> None:
         assert flag in text
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--temperature", "nan"], "temperature: Input should be a finite number"),
+        (["--top-p", "nan"], "top_p: Input should be less than or equal to 1"),
+        (["--seed", 1 << 64], "seed: Input should be less than"),
+        (["--stop", ""], "stop.0: String should have at least 1 character"),
+    ],
+)
+def test_sampling_options_out_of_range_are_one_line(engine: Path, options: list[object], says: str) -> None:
+    code, _, error = run("generate", engine, "x", *options)
+    assert code == 1
+    assert next(line for line in error.splitlines() if line.startswith("Error: ")).startswith(f"Error: {says}")
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("options", [["--served-model-name", ""], ["--drain-timeout", "nan"]])
+def test_serving_options_that_mean_nothing_are_refused(engine: Path, options: list[object]) -> None:
+    code, _, error = run(engine, *options)
+    assert code == 2 and str(options[0]) in error
+
+
 def test_help_and_version_of_the_group() -> None:
     text = run("--help")[1]
     assert {"serve", "generate", "chat"} <= set(text.split())

@@ -264,3 +264,10 @@ def test_exchange_reports_what_it_cannot_explain(tmp_path: Path) -> None:
         output_dir._exchange(tmp_path / "a", tmp_path / "missing")
     assert caught.value.errno == errno.ENOENT
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("out", ["/proc/none/engine", "x" * 300])
+def test_a_path_that_cannot_be_written_is_refused_as_such(tmp_path: Path, out: str) -> None:
+    with pytest.raises(OutputError, match="cannot be written"), locked(tmp_path / out, print):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -12,15 +12,15 @@ import click
 from trtserve.cli.display import Screen, summary
 from trtserve.cli.failures import INTERRUPTED, CommandError, friendly
 from trtserve.cli.options import engine_options, option, overrides_of, sampling_options
-from trtserve.facade import Engine
+from trtserve.facade import Engine, sampling_params
 from trtserve.loading import load_engine
 from trtserve.sampling import SamplingParams
 
 
 def sampling(engine: Engine, prompt_len: int, values: Mapping[str, Any]) -> SamplingParams:
-    """The sampling that a command's options ask for, its output cut to the context's room."""
+    """The sampling that a command's options ask for, its output cut to the context's room. Raises RequestError."""
     room = max(engine.manifest.limits.max_seq_len - prompt_len, 1)
-    return SamplingParams(**{**values, "max_tokens": min(values["max_tokens"], room)})
+    return sampling_params({**values, "max_tokens": min(values["max_tokens"], room)})
 
 
 @click.command(short_help="Run one prompt and stream the answer.")

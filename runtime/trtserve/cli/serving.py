@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,10 @@ def serve(
         raise click.UsageError("--require-auth needs --auth-tokens-file")
     if auth_tokens_file is not None and not require_auth:
         raise click.UsageError("--auth-tokens-file does nothing without --require-auth; give both or neither")
+    if not all(served_model_name):
+        raise click.UsageError("--served-model-name is empty; no client could ask for that")
+    if math.isnan(drain_timeout):
+        raise click.UsageError("--drain-timeout is nan; allowed: 0 to 86400 seconds")
     if metrics_auth and not require_auth:
         raise click.UsageError("--metrics-auth needs --require-auth")
     if (record_traces is None) != (not record_tenant):
