@@ -110,9 +110,9 @@ def test_what_makes_an_engine_stale(workspace: Path, capsys: pytest.CaptureFixtu
     args = ("tiny.yaml", "--no-measure", "-o", "e")
     seen = {run_json(capsys, *args)[1]["inputs_digest"]}
     # A value of the recipe
-    code, report = run_json(capsys, *args, "--set", "limits.max_seq_len=32")
+    code, report = run_json(capsys, *args, "--set", "limits.max_seq_len=48")
     assert (code, report["status"]) == (0, "built")
-    assert engine_dir.load(Path("e")).limits.max_seq_len == 32
+    assert engine_dir.load(Path("e")).limits.max_seq_len == 48
     seen.add(report["inputs_digest"])
     # The checkpoint's bytes, at the same size
     write_checkpoint(workspace / "other", seed=1)
@@ -180,7 +180,7 @@ def test_check_writes_nothing(workspace: Path, capsys: pytest.CaptureFixture[str
 def test_what_does_not_fit_is_refused_with_what_would(
     workspace: Path, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
-    code, _, err = run(capsys, "tiny.yaml", mode, "--memory", "150KiB")
+    code, _, err = run(capsys, "tiny.yaml", mode, "--memory", "220KiB")
     assert code == 4
     assert "error: the engine needs" in err
     assert "would fit: " in err
