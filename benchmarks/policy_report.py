@@ -26,6 +26,8 @@ TITLES = {
     "llama-cpp-q4": "llama.cpp, Q4",
 }
 
+# ruff: noqa: E501 (the page's own lines)
+
 HOW = """# Drafting policy: how copies are chosen, and why this way
 
 Written by `python -m benchmarks.policy_report` from `benchmarks/results/replay.json`; edit the script, not this page.
@@ -163,11 +165,11 @@ def write(results: dict[str, Any]) -> str:
         f"{total} traces, {tokens:,} output tokens: *written* answers are right ones, written with the task; *model* "
         "answers are what SmolLM2-135M-Instruct said, which often repeats itself and rarely does the task; *prefix* "
         "answers are what it said after the first words of the right answer. Times are modelled: rounds are replayed "
-        "with the real drafter, or with a peer's rule as published (`benchmarks/policies`), and priced by a cost curve. "
-        "Figures are speed-ups: decode time without drafts over that with them, drafting's own time left out.\n",
-        "`adaptive` is replayed with shares fitted on the half of the task groups that a trace is not in, so no trace is "
-        "judged by what was fitted on it; a sequence's own counts are its own. The oracle knows the output and takes, at "
-        "every position, the copies from text seen so far that make decoding fastest under the curve, a single lucky "
+        "with the real drafter, or with a peer's rule as published (`benchmarks/policies`), and priced by a cost "
+        "curve. Figures are speed-ups: decode time without drafts over that with them, drafting's own time left out.\n",
+        "`adaptive` is replayed with shares fitted on the half of the task groups that a trace is not in, so no trace "
+        "is judged by what was fitted on it; a sequence's own counts are its own. (With memory across requests the "
+        "shares are those that ship.) The oracle knows the output and takes, at every position, the copies from text seen so far that make decoding fastest under the curve, a single lucky "
         "token included; no rule can know those.\n",
         "Curves:\n",
         bullets([f"**{TITLES[c]}** (`{c}`): {results['curves'][c]}" for c in evidence.curves], ""),

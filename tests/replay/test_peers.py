@@ -97,10 +97,7 @@ def test_suffix_matches_are_those_of_a_plain_count() -> None:
     for end, token in enumerate(tokens, 1):
         matches.feed(token)
         matches.append(token)
-        expected = [
-            sum(1 for _ in itertools.takewhile(lambda k, i=i: tokens[i - 1 - k] == tokens[end - 1 - k], range(i)))
-            for i in range(end)
-        ]
+        expected = [next((k for k in range(i) if tokens[i - 1 - k] != tokens[end - 1 - k]), i) for i in range(end)]
         assert matches.lengths.tolist() == expected
 
 

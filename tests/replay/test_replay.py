@@ -148,10 +148,10 @@ def test_a_damaged_archive_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl.gz"
     write_traces(path, [Trace((1,) * 100, tuple(range(500)))])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TraceError, match="t.jsonl.gz"):
+    with pytest.raises(TraceError, match=r"t\.jsonl\.gz"):
         list(read_traces(path))
     path.write_bytes(b"plain text")
-    with pytest.raises(TraceError, match="t.jsonl.gz"):
+    with pytest.raises(TraceError, match=r"t\.jsonl\.gz"):
         list(read_traces(path))
 
 
@@ -170,7 +170,7 @@ def test_curves_by_name_and_by_file(tmp_path: Path) -> None:
     with pytest.raises(CurveError, match=r"nowhere is neither a file nor .*cpu-fp16"):
         load_curve("nowhere")
     path.write_text(json.dumps({"device": "x"}))
-    with pytest.raises(CurveError, match="mine.json: not a cost curve"):
+    with pytest.raises(CurveError, match=r"mine\.json: not a cost curve"):
         load_curve(str(path))
 
 

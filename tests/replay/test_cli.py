@@ -1,0 +1,168 @@
+"""``trtserve replay`` and ``calibrate``, and recording: what a user types and gets."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.executor import tiny
+from trtserve.cli import calibrating, main
+from trtserve.engine.protocol import Scope
+from trtserve.engine_dir import CostCurve
+from trtserve.replay.recording import TraceRecorder
+from trtserve.replay.traces import Trace, read_traces, write_traces
+
+TEXT = tuple(range(10, 60))
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    path = tmp_path / "t.jsonl"
+    write_traces(
+        path, [Trace((1, *TEXT, 2), TEXT, "edit", "one", "written"), Trace((1, 2), TEXT, "prose", "two", "written")]
+    )
+    return path
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    return result.exit_code, result.output
+
+
+def test_a_table_of_all_policies(traces: Path) -> None:
+    code, out = run("replay", traces)
+    assert code == 0
+    lines = out.splitlines()
+    assert len(lines) == 5, "a head, two workloads of two policies each"
+    assert lines[1].split()[:3] == ["edit", "(written)", "adaptive"]
+    assert lines[2].split()[2] == "window"
+
+
+def test_json_under_a_shipped_curve(traces: Path) -> None:
+    code, out = run("replay", traces, "--policy", "adaptive", "--curve", "cpu-fp32", "--max-drafts", 8, "--json")
+    assert code == 0
+    answer = json.loads(out)
+    edit, prose = answer["results"]
+    assert answer["curve"].startswith("this project's CPU decoder, float32")
+    assert edit["speedup"] > 3
+    assert edit["rows_per_round"] <= 9
+    assert 0.9 < prose["speedup"] <= 1.0, "nothing to copy"
+
+
+def test_a_page(traces: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, _ = run("replay", traces, "--html", page, "--policy", "adaptive")
+    assert code == 0
+    text = page.read_text(encoding="utf-8")
+    assert '<span class="history">' in text
+    assert text.endswith("</html>\n")
+
+
+def test_memory_across_traces(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    write_traces(path, [Trace((1, 2, 3, 4), TEXT)] * 4)
+    alone = json.loads(run("replay", path, "--policy", "adaptive", "--json")[1])["results"][0]
+    shared = json.loads(run("replay", path, "--policy", "adaptive", "--shared-cache-mb", 1, "--json")[1])["results"][0]
+    assert alone["speedup"] == pytest.approx(1, abs=0.05)
+    assert shared["speedup"] > 2
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("{", (), "t.jsonl:1: not a trace"),
+        ('{"prompt": [1], "output": []}', (), "no trace with an output"),
+        ('{"prompt": [1], "output": [2]}', ("--curve", "nowhere"), "--curve: nowhere is neither a file nor"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line(
+    tmp_path: Path, content: str, options: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(content + "\n")
+    code, out = run("replay", path, *options)
+    assert code == 1
+    assert "Error: " in out and message in out
+    assert "Traceback" not in out
+
+
+def test_a_missing_file_and_a_wrong_policy_are_refused(tmp_path: Path, traces: Path) -> None:
+    code, out = run("replay", tmp_path / "none.jsonl")
+    assert (code, "No such file" in out) == (1, True)
+    code, out = run("replay", traces, "--policy", "clever")
+    assert (code, "adaptive" in out) == (2, True)
+    code, out = run("replay", traces, "--engine", tmp_path)
+    assert code == 3
+
+
+def test_calibrate_writes_a_curve_that_replay_reads(
+    tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a tiny random model in the engine's place."""
+    model = tiny.config()
+    monkeypatch.setattr(calibrating, "load_executor", lambda *_: tiny.executor(model))
+    monkeypatch.setattr(calibrating.engine_dirs, "load", lambda _: None)
+    out = tmp_path / "curve.json"
+    code, said = run("calibrate", tmp_path, "--out", out, "--repeats", 1, "--seconds", 0.5, "--context", 4)
+    assert code == 0, said
+    curve = CostCurve.model_validate_json(out.read_text())
+    assert {p.batch for p in curve.points} >= {1}
+    assert run("replay", traces, "--curve", out)[0] == 0
+
+
+def test_recording_takes_those_who_agreed_and_nothing_that_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "recorded.jsonl"
+    recorder = TraceRecorder(path, ["alice"])
+    prompt, output = np.array([1, 2], np.int32), np.array([3, 4], np.int32)
+    nothing = np.array([], np.int32)
+    recorder(Scope(tenant="alice"), prompt, output, nothing)
+    recorder(Scope(tenant="bob"), prompt, output, nothing)
+    recorder(Scope(tenant="alice", salt="x"), prompt, output, np.array([7], np.int32))
+    recorder(Scope(tenant="alice"), prompt, nothing, nothing)
+    recorder.close()
+    recorder(Scope(tenant="alice"), prompt, output, nothing)
+    assert recorder.recorded == 2
+    assert list(read_traces(path)) == [
+        Trace((1, 2), (3, 4), label="recorded"),
+        Trace((1, 2), (3, 4), label="recorded", prediction=(7,)),
+    ]
+    assert b"alice" not in path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_recording_appends(tmp_path: Path) -> None:
+    path = tmp_path / "recorded.jsonl"
+    for _ in range(2):
+        recorder = TraceRecorder(path, [""])
+        recorder(Scope(), np.array([1], np.int32), np.array([2], np.int32), np.array([], np.int32))
+        recorder.close()
+    assert len(list(read_traces(path))) == 2
+
+
+def test_recording_that_fails_stops_and_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = TraceRecorder(tmp_path / "recorded.jsonl", [""])
+    recorder._file.close()
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115
+    recorder._file = full
+    for _ in range(3):
+        recorder(Scope(), np.array([1], np.int32), np.array([2], np.int32), np.array([], np.int32))
+    assert recorder.recorded == 0
+    assert sum("recording stops" in r.message for r in caplog.records) == 1
+
+
+def test_a_recorder_without_tenants_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="none was given"):
+        TraceRecorder(tmp_path / "t.jsonl", [])
+
+
+@pytest.mark.parametrize("options", [("--record-traces", "t.jsonl"), ("--record-tenant", "alice")])
+def test_recording_needs_a_file_and_a_tenant(tmp_path: Path, options: tuple[str, str]) -> None:
+    code, out = run("serve", tmp_path, *options)
+    assert code == 2
+    assert "give both or neither" in out
+    assert not (tmp_path / "t.jsonl").exists()
