@@ -147,7 +147,7 @@ def test_recording_appends(tmp_path: Path) -> None:
 def test_recording_that_fails_stops_and_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = TraceRecorder(tmp_path / "recorded.jsonl", [""])
     recorder._file.close()
-    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115
+    full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
     recorder._file = full
     for _ in range(3):
         recorder(Scope(), np.array([1], np.int32), np.array([2], np.int32), np.array([], np.int32))
