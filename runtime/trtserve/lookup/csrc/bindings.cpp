@@ -103,7 +103,6 @@ struct DrafterState {
     std::string policy;
     std::shared_ptr<SharedCache> shared;
     Priors priors;
-    VerifyCost cost;
     bool busy = false;
     std::uint64_t batch = 0;  // number of the current propose call
 };
@@ -127,7 +126,7 @@ class PyDrafter {
               int shared_key, const std::string& policy, const VerifyCost& cost, const std::optional<std::vector<int>>& priors,
               nb::type_object proposal, nb::object none, nb::tuple sources, nb::object empty, nb::object int32)
         : state_(std::make_shared<DrafterState>()), proposal_(std::move(proposal)), none_(std::move(none)),
-          empty_(std::move(empty)), int32_(std::move(int32)), sources_(std::move(sources)) {
+          empty_(std::move(empty)), int32_(std::move(int32)), sources_(std::move(sources)), budget_(cost) {
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(proposal_.ptr()), &PyTuple_Type) || nb::len(sources_) != 3)
             throw std::invalid_argument("proposal must be a named tuple type, and sources three names");
         if (min_match < ngram)
@@ -142,7 +141,6 @@ class PyDrafter {
         state_->settings = {ngram, max_drafts, min_match, miss_backoff};
         state_->policy = policy;
         state_->shared = std::move(shared);
-        state_->cost = cost;
         state_->priors = priors ? checked_priors(*priors) : shipped_priors();
         Sequence check(state_->settings, policy, state_->priors, std::nullopt, nullptr);  // refuses bad settings now
     }
@@ -205,7 +203,7 @@ class PyDrafter {
 
     // Drops the drafts that do not pay in this batch, and closes the gaps they leave.
     void divide(Token* begin) {
-        budget_.divide(offers_, state_->cost, taken_);
+        budget_.divide(offers_, taken_);
         const Token* from = begin;
         Token* to = begin;
         for (std::size_t i = 0; i < gathered_.size(); ++i) {
@@ -433,7 +431,7 @@ NB_MODULE(_native, m) {
         std::vector<Offer> offers;
         for (const std::vector<double>& of : chances) offers.push_back({of.data(), static_cast<int>(of.size())});
         std::vector<int> taken;
-        RowBudget().divide(offers, cost, taken);
+        RowBudget(cost).divide(offers, taken);
         return taken;
     }, nb::arg("chances"), nb::arg("cost"));
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "verify_cost.h"
@@ -22,10 +23,20 @@ class RowBudget {
   public:
     static constexpr double kEdge = 1.02;
 
+    explicit RowBudget(VerifyCost cost) : cost_(std::move(cost)) {}
+
     // Writes the drafts to verify of each of `offers` to `taken`.
-    void divide(const std::vector<Offer>& offers, const VerifyCost& cost, std::vector<int>& taken) {
+    void divide(const std::vector<Offer>& offers, std::vector<int>& taken) {
         const int batch = static_cast<int>(offers.size());
         taken.assign(offers.size(), 0);
+        int offered = 0;
+        for (const Offer& offer : offers) offered += offer.count;
+        if (offered == 0) return;
+        const std::vector<double>& cost = costs(batch, offered);
+        if (batch == 1) {
+            taken[0] = best_length(offers[0], cost);
+            return;
+        }
         heads_.clear();
         order_.clear();
         for (std::size_t i = 0; i < offers.size(); ++i)
@@ -38,7 +49,7 @@ class RowBudget {
             Head& head = heads_.back();
             expected += head.chance;
             order_.push_back(head.sequence);
-            const double rate = expected / cost.at(batch, static_cast<int>(order_.size()));
+            const double rate = expected / cost[order_.size()];
             if (rate > best) {
                 best = rate;
                 kept = order_.size();
@@ -55,6 +66,29 @@ class RowBudget {
     }
 
   private:
+    static int best_length(const Offer& offer, const std::vector<double>& cost) noexcept {
+        double expected = 1.0, best = kEdge;
+        int kept = 0;
+        for (int count = 1; count <= offer.count; ++count) {
+            expected += offer.chances[count - 1];
+            const double rate = expected / cost[static_cast<std::size_t>(count)];
+            if (rate > best) {
+                best = rate;
+                kept = count;
+            }
+        }
+        return kept;
+    }
+
+    // Of a batch of this size with 0 to `offered` draft rows, and perhaps more. Computed once.
+    const std::vector<double>& costs(int batch, int offered) {
+        const auto place = static_cast<std::size_t>(batch);
+        if (costs_.size() <= place) costs_.resize(place + 1);
+        std::vector<double>& known = costs_[place];
+        while (known.size() <= static_cast<std::size_t>(offered)) known.push_back(cost_.at(batch, static_cast<int>(known.size())));
+        return known;
+    }
+
     struct Head {
         double chance;
         std::size_t sequence;
@@ -63,6 +97,8 @@ class RowBudget {
             return chance != other.chance ? chance < other.chance : sequence > other.sequence;
         }
     };
+    VerifyCost cost_;
+    std::vector<std::vector<double>> costs_;  // by batch, then draft rows
     std::vector<Head> heads_;
     std::vector<std::size_t> order_;  // whose draft each row was given to
 };
