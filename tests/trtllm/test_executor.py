@@ -109,6 +109,11 @@ def test_a_rank_that_drafts_otherwise_is_noticed(open_engine: Open) -> None:
     with pytest.raises(EngineError, match="ranks drafted"):
         engine.generate(REPEAT, **LONG)
     assert isinstance(worker(engine).error, RankDisagreementError)
+    assert engine.engine.healthy  # type: ignore[attr-defined]
+    for _ in range(2):
+        with pytest.raises(EngineError):
+            engine.generate(REPEAT, **LONG)
+    assert not engine.engine.healthy  # type: ignore[attr-defined]
     worker(engine).error = None
 
 

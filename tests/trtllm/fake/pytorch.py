@@ -330,6 +330,8 @@ class Worker:
             self.unanswered.add(item["client_id"])
             self.waiting.append(item)
             self._wake.notify()
+        if self.error is not None:
+            self.respond(item["client_id"], {"error": f"Event loop terminated with error: {self.error}"})
 
     def respond(self, client: int, response: dict[str, Any]) -> None:
         if response.get("finish") is not None or "error" in response:

@@ -26,7 +26,7 @@ import numpy as np
 from trtserve.engine.drafting import TextTokenizer
 from trtserve.engine.emit import TextStream
 from trtserve.engine.generation import LocalGeneration, deliver
-from trtserve.engine.local import Recorder
+from trtserve.engine.local import MAX_FAILURES, Recorder
 from trtserve.engine.protocol import (
     Delta,
     EngineClosedError,
@@ -100,6 +100,7 @@ class PyTorchEngine:
         self._unfinished: set[Sequence] = set()
         self._draining = False
         self._closed = False
+        self._failures = 0
         self._service_time = 1.0
         limits = manifest.limits
         self._stats = EngineStats(limits.max_batch_size * limits.max_seq_len)
@@ -119,8 +120,8 @@ class PyTorchEngine:
 
     @property
     def healthy(self) -> bool:
-        """Whether requests can be expected to be served."""
-        return self._thread.is_alive() and not self._closed
+        """Whether requests can be expected to be served: the loop lives and they do not fail one after the other."""
+        return self._thread.is_alive() and not self._closed and self._failures < MAX_FAILURES
 
     def submit(self, request: GenerationRequest) -> LocalGeneration:
         """Queue a request, from any thread. Raises RequestError, QueueFullError or EngineClosedError at once."""
@@ -396,6 +397,10 @@ class PyTorchEngine:
             self._recorder(sequence.scope, sequence.prompt, output, sequence.prediction)
         self._service_time += 0.2 * (perf_counter() - sequence.submitted_at - self._service_time)
         finish = Finish(reason, sequence.stats(), stop=None if ending is None else ending.stop, error=error)
+        if reason == "error":
+            self._failures += 1
+        elif reason != "cancelled":
+            self._failures = 0
         self._count(Turn(finished=[reason]))
         deliver([(sequence.generation, finish)])
         with self._state:
