@@ -46,9 +46,9 @@ class PromptLookup(_Strict):
     miss_backoff: int = Field(
         default=16, ge=0, le=1024, description="most rounds skipped after copies of which nothing was accepted"
     )
-    max_seqs: int = Field(default=8, ge=1, le=128, description="active sequences above which no copies are proposed")
+    max_seqs: int = Field(default=32, ge=1, le=128, description="active sequences above which no copies are proposed")
     batch_max_drafts: int = Field(
-        default=3, ge=1, le=64, description="drafts of one copy when several sequences are active"
+        default=8, ge=1, le=64, description="drafts of one copy when several sequences are active"
     )
     shared_cache: SharedCache = SharedCache()
 

@@ -49,8 +49,8 @@ def test_defaults_are_those_of_the_runtime(recipe_file: Write) -> None:
     assert lookup is not None
     assert (lookup.ngram, lookup.max_drafts, lookup.min_match, lookup.miss_backoff) == (4, 32, 8, 16)
     assert (lookup.max_seqs, lookup.batch_max_drafts, lookup.shared_cache.mb, lookup.shared_cache.scopes) == (
+        32,
         8,
-        3,
         0,
         4,
     )

@@ -11,9 +11,12 @@ from trtserve.settings import Limits, PromptLookup, SharedCache, Speculative
 from .toy import toy_manifest
 
 
+LOOKUP = PromptLookup(max_drafts=8, batch_max_drafts=3, max_seqs=8)
+
+
 @pytest.fixture
 def manifest() -> Manifest:
-    return toy_manifest(Limits(max_batch_size=16), Speculative(prompt_lookup=PromptLookup(max_drafts=8)))
+    return toy_manifest(Limits(max_batch_size=16), Speculative(prompt_lookup=LOOKUP))
 
 
 def test_nothing_given_nothing_changed(manifest: Manifest) -> None:
@@ -30,7 +33,8 @@ def test_single_fields(manifest: Manifest) -> None:
         }
     ).speculative(manifest)
     assert speculative.exact_verify
-    assert speculative.prompt_lookup == PromptLookup(max_drafts=5, ngram=3, shared_cache=SharedCache(mb=16))
+    changed = {"max_drafts": 5, "ngram": 3, "shared_cache": SharedCache(mb=16)}
+    assert speculative.prompt_lookup == LOOKUP.model_copy(update=changed)
 
 
 def test_lookup_off(manifest: Manifest) -> None:

@@ -355,7 +355,11 @@ def toy_limits(**limits: int) -> Limits:
 
 def toy_speculative(lookup: bool = True, **fields: int) -> Speculative:
     return Speculative(
-        prompt_lookup=PromptLookup(**{"ngram": 2, "min_match": 2, "max_drafts": 8, **fields}) if lookup else None
+        prompt_lookup=PromptLookup(
+            **{"ngram": 2, "min_match": 2, "max_drafts": 8, "batch_max_drafts": 3, "max_seqs": 8, **fields}
+        )
+        if lookup
+        else None
     )
 
 
