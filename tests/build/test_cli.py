@@ -80,7 +80,9 @@ def test_weights_are_stored_in_the_recipes_type(
 
 
 def test_the_finished_engine_is_measured(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, report = run_json(capsys, "tiny.yaml", "--set", "speculative.prompt_lookup.max_drafts=8")
+    drafts = ("max_drafts=8", "batch_max_drafts=3")
+    options = [o for d in drafts for o in ("--set", f"speculative.prompt_lookup.{d}")]
+    code, report = run_json(capsys, "tiny.yaml", *options)
     assert (code, report["status"], report["measured"]) == (0, "built", True)
     curve = engine_dir.load(workspace / "engines" / "tiny").cost_curve
     assert curve is not None

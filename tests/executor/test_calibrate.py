@@ -72,7 +72,7 @@ class ClockedExecutor(Executor):
 
 def make(*, batch: int = 4, length: int = 4096, drafts: int = 8, scale: float = 1e-5) -> ClockedExecutor:
     limits = Limits(max_batch_size=batch, max_seq_len=length, prefill_chunk=16)
-    lookup = PromptLookup(max_drafts=drafts, max_seqs=2)
+    lookup = PromptLookup(max_drafts=drafts, batch_max_drafts=3, max_seqs=2)
     return ClockedExecutor(limits, Speculative(prompt_lookup=lookup), scale=scale)
 
 
