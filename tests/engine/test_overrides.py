@@ -10,7 +10,6 @@ from trtserve.settings import Limits, PromptLookup, SharedCache, Speculative
 
 from .toy import toy_manifest
 
-
 LOOKUP = PromptLookup(max_drafts=8, batch_max_drafts=3, max_seqs=8)
 
 
