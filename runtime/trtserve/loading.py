@@ -12,13 +12,14 @@ from trtserve import drafters, engine_dir
 from trtserve.drafters import ChainDrafter
 from trtserve.engine.local import LocalEngine, Recorder
 from trtserve.engine.protocol import Engine
-from trtserve.engine_dir import Manifest
+from trtserve.engine_dir import CostCurve, Manifest
 from trtserve.executor.base import Executor, ExecutorError
 from trtserve.lookup.drafter import Drafter
 from trtserve.lookup.persistence import Persistence
 from trtserve.lookup.scope_names import SnapshotError
 from trtserve.lookup.shared import SharedCache
 from trtserve.overrides import SAVE_INTERVAL, OverrideError, Overrides
+from trtserve.replay.curves import CurveError, load_curve
 from trtserve.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def load_engine(
         shared = SharedCache.from_settings(lookup) if lookup else None
     except ValueError as e:
         raise OverrideError(str(e)) from e
-    drafter = Drafter(lookup, shared=shared, cost=manifest.cost_curve) if lookup else None
+    drafter = Drafter(lookup, shared=shared, cost=cost_curve(manifest, overrides)) if lookup else None
     with contextlib.ExitStack() as opened:
         file = _shared_cache_file(shared, manifest, overrides)
         if file is not None:
@@ -86,6 +87,24 @@ def load_engine(
         )
         opened.pop_all()  # the engine's own from here on
     return Loaded(engine, tokenizer)
+
+
+def cost_curve(manifest: Manifest, overrides: Overrides) -> CostCurve | None:
+    """What drafts are weighed with: the curve asked for, or the build's where it was measured on the kind of device
+    that serves; None where neither is.
+
+    Raises OverrideError for a file that holds no curve.
+    """
+    if overrides.cost_curve is not None:
+        try:
+            return load_curve(str(overrides.cost_curve))
+        except (CurveError, OSError) as e:
+            raise OverrideError(f"cost_curve: {e}") from e
+    device = overrides.device or ("cuda" if manifest.target == "tensorrt" else "cpu")
+    curve = manifest.cost_curve
+    if curve is None or curve.device.partition(":")[0] != device.partition(":")[0]:
+        return None
+    return curve
 
 
 def _shared_cache_file(shared: SharedCache | None, manifest: Manifest, overrides: Overrides) -> Persistence | None:

@@ -46,6 +46,9 @@ class Overrides(BaseModel):
     prompt_lookup_batch_max_drafts: int | None = None
     prompt_lookup_shared_cache_mb: int | None = None
     prompt_lookup_shared_cache_scopes: int | None = None
+    cost_curve: str | PathLike[str] | None = Field(
+        default=None, description="what a verify costs, from trtserve calibrate, instead of what the build measured"
+    )
     shared_cache_path: str | PathLike[str] | None = Field(
         default=None, description="a file that keeps the shared cache across restarts"
     )

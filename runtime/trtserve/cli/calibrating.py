@@ -38,9 +38,10 @@ def calibrate(
     device: str | None,
     threads: int | None,
 ) -> None:
-    """Time verifies of the engine in ENGINE_DIR by batch, rows and context, for trtserve replay --curve.
+    """Time verifies of the engine in ENGINE_DIR by batch, rows and context.
 
-    The engine directory is not changed: the curve it was built with stays what serving weighs drafts with.
+    The engine directory is not changed. trtserve --cost-curve serves with the result, trtserve replay --curve models
+    with it.
     """
     with friendly():
         given = {"device": device, "threads": threads}

@@ -75,6 +75,13 @@ _LOOKUP = (
     _setting("--prompt-lookup-shared-cache-mb", SharedCache, "mb"),
     _setting("--prompt-lookup-shared-cache-scopes", SharedCache, "scopes"),
     option(
+        "--cost-curve",
+        type=click.Path(dir_okay=False),
+        default=None,
+        show_default="the engine's",
+        help=Overrides.model_fields["cost_curve"].description,
+    ),
+    option(
         "--shared-cache-path",
         type=click.Path(dir_okay=False),
         default=None,
