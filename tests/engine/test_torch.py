@@ -37,7 +37,7 @@ def open_engine(directory: Path, kind: str, texts: dict[tuple[int, ...], list[in
     assert settings is not None
     drafter: object = None
     if kind == "copies":
-        drafter = Drafter(settings, shared=SharedCache(1, 4, settings.effective_min_match))
+        drafter = Drafter(settings, shared=SharedCache(1, 4, settings.shared_key_length))
     elif kind == "wrong":
         drafter = StubbornDrafter()
     elif kind == "oracle":
