@@ -1,4 +1,4 @@
-"""Writes the cost curves that ship (``runtime/trtserve/replay/measured``), each with where its numbers are from.
+"""Writes the cost curves that ship (``runtime/trtserve/replay/shipped``), each with where its numbers are from.
 
 ``python -m benchmarks.curves``
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trtserve.engine_dir import CostCurve, CostPoint
 
-OUT = Path(__file__).resolve().parent.parent / "runtime/trtserve/replay/measured"
+OUT = Path(__file__).resolve().parent.parent / "runtime/trtserve/replay/shipped"
 CONTEXT = 512
 
 

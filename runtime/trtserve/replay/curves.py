@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from trtserve.engine_dir import CostCurve
 from trtserve.lookup.cost import verify_cost
 
-_SHIPPED = files("trtserve.replay") / "measured"
+_SHIPPED = files("trtserve.replay") / "shipped"
 
 
 class CurveError(ValueError):
