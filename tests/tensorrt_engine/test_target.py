@@ -302,7 +302,7 @@ def test_groups_are_folded_where_that_is_smaller() -> None:
 
 
 def test_the_plan_prices_one_more_draft_where_the_tier_grows(tmp_path: Path) -> None:
-    recipe = recipe_of()
+    recipe = recipe_of(prompt_lookup={"max_drafts": 8, "batch_max_drafts": 3})
     config = config_of("llama", dtype="float16", vocab_size=50_000)
     footprint = TARGET.footprint(recipe, config)
     plan = capacity.plan_capacity(footprint, recipe.limits, recipe.speculative, None)
