@@ -92,7 +92,7 @@ class Engine:
 
     def generate(self, prompt: Prompt, **arguments: Any) -> Completion:
         """Generate to the end. The completion has the text, the tokens with their sources, and the statistics."""
-        return _collected(self.stream(prompt, **arguments))
+        return Completion.collect(self.stream(prompt, **arguments))
 
     def stream(self, prompt: Prompt, **arguments: Any) -> Iterator[Delta | Finish]:
         """Generate piece by piece: ``Delta`` after ``Delta``, then one ``Finish``. Leaving the loop cancels.
@@ -104,7 +104,7 @@ class Engine:
 
     async def agenerate(self, prompt: Prompt, **arguments: Any) -> Completion:
         """``generate`` for coroutines."""
-        return _collected([event async for event in self.astream(prompt, **arguments)])
+        return Completion.collect([event async for event in self.astream(prompt, **arguments)])
 
     def astream(self, prompt: Prompt, **arguments: Any) -> AsyncIterator[Delta | Finish]:
         """``stream`` for coroutines."""
@@ -226,15 +226,3 @@ def _checked(event: Delta | Finish) -> Delta | Finish:
         if event.reason == "cancelled":
             raise EngineClosedError("the generation was cancelled: the engine is closing")
     return event
-
-
-def _collected(events: Iterator[Delta | Finish] | Sequence[Delta | Finish]) -> Completion:
-    completion, texts = Completion(""), []
-    for event in events:
-        if isinstance(event, Finish):
-            completion.finish = event
-        else:
-            texts.append(event.text)
-            completion.tokens += event.tokens
-    completion.text = "".join(texts)
-    return completion

@@ -54,7 +54,6 @@ def shared_drafts(engine: Path, path: Path, scope: Scope) -> int:
     """Drafts that a prompt takes from the shared cache in the file."""
     with Engine.load(engine, shared_cache_path=path, **CACHE) as loaded:
         done = loaded.generate(TEXTS[0][:20], max_tokens=2, temperature=0, ignore_eos=True, scope=scope)
-        assert done.finish is not None
         stats = done.finish.stats.sources.get("shared")
         return 0 if stats is None else stats.proposed
 

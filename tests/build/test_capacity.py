@@ -55,7 +55,9 @@ def test_tiers_and_the_next_draft() -> None:
         ("prefill", 1, 16),
     ]
     assert [t.logits_bytes for t in plan.tiers] == [9 * 400, 8 * 4 * 400, 8 * 400, 0]
-    wider = plan_capacity(footprint, LIMITS, Speculative(prompt_lookup=PromptLookup(max_drafts=9, batch_max_drafts=3)), None)
+    wider = plan_capacity(
+        footprint, LIMITS, Speculative(prompt_lookup=PromptLookup(max_drafts=9, batch_max_drafts=3)), None
+    )
     lone, more = plan.tiers[0], wider.tiers[0]
     assert lone.next_draft_bytes == (
         more.activation_bytes + more.logits_bytes - lone.activation_bytes - lone.logits_bytes

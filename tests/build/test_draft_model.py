@@ -65,7 +65,7 @@ def test_engine_holds_both_models(pair: Path, capsys: pytest.CaptureFixture[str]
 
     with Engine.load(pair / "e", threads=1) as engine:
         done = engine.generate([5, 6, 7, 8], max_tokens=12, temperature=0, ignore_eos=True)
-        assert done.finish is not None and done.finish.stats.sources["model"].proposed > 0
+        assert done.finish.stats.sources["model"].proposed > 0
         assert len(done.tokens) == 12
 
 

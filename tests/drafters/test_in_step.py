@@ -139,7 +139,7 @@ def test_a_prompt_that_continues_an_earlier_text_is_not_computed_again(opened: O
     rows.clear()
     again = [*first, *answer, 9, 8, 7]
     done = collect(engine.submit(GenerationRequest(again, GREEDY)))
-    assert done.finish is not None and done.finish.stats.cached_tokens > len(first)
+    assert done.finish.stats.cached_tokens > len(first)
     # It held at least all but the answer's last round.
     assert rows[0] <= 3 + 6
 
@@ -157,7 +157,6 @@ def test_prefixes_from_other_slots(opened: Open, salt: str) -> None:
     scope = Scope(salt=salt)
     # Shares less than half of what the slot holds, so the prefix is copied and the slot left alone.
     other = collect(engine.submit(GenerationRequest([*stem[:20], 5, 6], GREEDY, scope=scope)))
-    assert other.finish is not None
     if salt:
         assert copied == [] and other.finish.stats.cached_tokens == 0
     else:
@@ -244,9 +243,9 @@ def test_a_failed_round_of_the_main_model_leaves_the_drafter_right(opened: Open)
     engine._executor.step = failing  # type: ignore[method-assign]
     prompt = list(range(20, 40))
     failed = collect(engine.submit(GenerationRequest(prompt, GREEDY)))
-    assert failed.finish is not None and failed.finish.reason == "error"
+    assert failed.finish.reason == "error"
     done = collect(engine.submit(GenerationRequest(prompt, GREEDY)))
-    assert done.finish is not None and done.finish.reason == "length"
+    assert done.finish.reason == "length"
 
 
 def test_a_long_prompt_is_caught_up_with_over_several_rounds(opened: Open) -> None:
@@ -254,6 +253,5 @@ def test_a_long_prompt_is_caught_up_with_over_several_rounds(opened: Open) -> No
     room = chain._model.max_packed_rows
     prompt = np.random.default_rng(4).integers(2, 64, 3 * room + 5).tolist()
     done = collect(engine.submit(GenerationRequest(prompt, GREEDY.model_copy(update={"max_tokens": 20}))))
-    assert done.finish is not None
     assert [lengths[0] for lengths in chain.asked[:5]] == [0, 0, 0, 4, 4]
     assert done.finish.stats.rounds == 3 + 4

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trtserve.drafters.base import ChainDrafter, ChainRequest
 from trtserve.drafters.draft_model import DraftModel
 from trtserve.engine.local import LocalEngine
-from trtserve.engine.protocol import Completion, Delta, Finish, Generation
+from trtserve.engine.protocol import Completion, Generation
 from trtserve.engine_dir import CostCurve, DraftModelRecord, Manifest, TokenizerRecord
 from trtserve.executor.torch import TorchExecutor
 from trtserve.model_config import DecoderConfig
@@ -130,16 +130,7 @@ def open_engine(
 
 
 def collect(generation: Generation) -> Completion:
-    done = Completion("")
-    for event in generation:
-        if isinstance(event, Finish):
-            done.finish = event
-        else:
-            assert isinstance(event, Delta)
-            done.text += event.text
-            done.tokens += event.tokens
-    assert done.finish is not None
-    return done
+    return Completion.collect(generation)
 
 
 def token_ids(done: Completion) -> list[int]:

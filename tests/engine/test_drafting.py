@@ -78,7 +78,7 @@ def test_an_end_token_copied_from_the_prompt_ends_only_if_the_model_chooses_it(m
     engine = text_engine(make_engine, prompt, text, drafts=False)
     engine._drafter = Drafter(PromptLookup(ngram=2, min_match=2))
     done = collect(engine.submit(GenerationRequest(prompt, SamplingParams(temperature=0))))
-    assert done.finish is not None and done.finish.reason == "stop"
+    assert done.finish.reason == "stop"
     assert done.text == ("de" if wanted else "defghijk")
     sources = done.finish.stats.sources["history"]
     assert sources.proposed > 0 and sources.accepted == (2 if not wanted else sources.accepted)

@@ -36,7 +36,6 @@ def run(request: pytest.FixtureRequest, make_engine: Make) -> Callable[..., Comp
         if request.param and isinstance(drafter := engine._drafter, ToyDrafter):
             assert drafter.started[0].tokens == whole
             assert drafter.stored == [(drafter.started[0].scope, whole)]
-            assert done.finish is not None
             sources = done.finish.stats.sources["history"]
             assert sources.accepted <= sum(t.source == "history" for t in done.tokens)
             assert stats["accepted_tokens_total"]["history"] == sources.accepted
@@ -49,7 +48,6 @@ Run = Callable[..., Completion]
 
 
 def ended(done: Completion) -> tuple[str, str | int | None]:
-    assert done.finish is not None
     return done.finish.reason, done.finish.stop
 
 

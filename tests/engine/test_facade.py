@@ -65,7 +65,7 @@ def test_public_names_are_there_and_no_others() -> None:
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.8, "seed": 3}])
 def test_every_way_to_generate_gives_the_same(engine: Engine, sampling: dict[str, float]) -> None:
     want = engine.generate(TEXT, max_tokens=30, lookup=False, **sampling)
-    assert want.finish is not None and len(want.tokens) == want.finish.stats.completion_tokens
+    assert len(want.tokens) == want.finish.stats.completion_tokens
     events = list(engine.stream(TEXT, max_tokens=30, **sampling))
     assert isinstance(events[-1], Finish)
     assert "".join(e.text for e in events if isinstance(e, Delta)) == want.text
@@ -301,7 +301,7 @@ def test_load_overrides_take_effect(directory: Path) -> None:
         directory, threads=1, prompt_lookup_shared_cache_mb=1, prompt_lookup_max_drafts=3, max_queue=5
     ) as engine:
         done = engine.generate(TEXT, max_tokens=60, temperature=0)
-        assert done.finish is not None and done.finish.stats.window <= 3
+        assert done.finish.stats.window <= 3
         assert engine.metrics()["shared_cache_scopes"] == 1
     with Engine.load(directory, threads=1, hermetic=True, prompt_lookup_decoding=False) as engine:
         for _ in range(2):

@@ -53,7 +53,6 @@ def together(engine: LocalEngine, prompts: list[list[int]]) -> list[Finish]:
     finishes = []
     for prompt, generation in zip(prompts, generations, strict=True):
         done = collect(generation)
-        assert done.finish is not None
         if done.finish.reason == "length":
             assert token_ids(done) == reference(prompt, GREEDY)
         finishes.append(done.finish)

@@ -58,7 +58,7 @@ def test_a_right_prediction_is_accepted_and_reported(make_engine: Make) -> None:
     done = collect(
         engine.submit(GenerationRequest(prompt, GREEDY.model_copy(update={"max_tokens": 26}), prediction=text))
     )
-    assert done.finish is not None and done.text == "abcdefghijklmnopqrstuvwxyz"
+    assert done.text == "abcdefghijklmnopqrstuvwxyz"
     stats = done.finish.stats
     assert stats.sources["prediction"].accepted == stats.sources["prediction"].proposed > 15
     assert stats.rounds == 26 - stats.sources["prediction"].accepted
@@ -73,7 +73,7 @@ def test_nothing_of_one_scope_is_proposed_in_another(make_engine: Make, other: S
 
     def shared_drafts(scope: Scope) -> int:
         done = collect(engine.submit(GenerationRequest(prompt, GREEDY, scope=scope)))
-        assert token_ids(done) == reference(prompt, GREEDY) and done.finish is not None
+        assert token_ids(done) == reference(prompt, GREEDY)
         return done.finish.stats.sources["shared"].proposed
 
     first = Scope("1", "2" if other == Scope("12") else "")
@@ -114,5 +114,5 @@ def test_miss_backoff_shows_in_the_statistics(make_engine: Make) -> None:
     forced = ids("abcabdabeabfabgabhabiabjabkablabmabnabo")
     engine = make_engine(drafter=Drafter(WINDOW), executor={"forced": forced})
     done = collect(engine.submit(GenerationRequest(ids("abcabd"), GREEDY.model_copy(update={"max_tokens": 30}))))
-    assert done.finish is not None and done.finish.stats.rounds_skipped > 0
+    assert done.finish.stats.rounds_skipped > 0
     assert engine.metrics()["rounds_skipped_total"] == done.finish.stats.rounds_skipped

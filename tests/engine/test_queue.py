@@ -132,7 +132,7 @@ def test_cancel_while_waiting(make_engine: Make) -> None:
     waiting.cancel()
     gate.open()
     done = collect(waiting)
-    assert done.finish is not None and done.finish.reason == "cancelled" and not done.tokens
+    assert done.finish.reason == "cancelled" and not done.tokens
     assert done.finish.stats.rounds == 0 and done.finish.stats.prompt_tokens == 3
     assert token_ids(collect(running)) == reference(ids("abc"), GREEDY)
 
@@ -154,7 +154,7 @@ def test_cancel_frees_the_slot_within_a_round(make_engine: Make) -> None:
     second = engine.submit(GenerationRequest(ids("defgh"), GREEDY))
     ready.set()
     done = collect(first)
-    assert done.finish is not None and done.finish.reason == "cancelled" and len(done.tokens) == 3
+    assert done.finish.reason == "cancelled" and len(done.tokens) == 3
     assert token_ids(collect(second)) == reference(ids("defgh"), GREEDY)
     assert seen == [3] * 3 + [5] * 12
 

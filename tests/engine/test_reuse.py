@@ -26,7 +26,6 @@ def toy(engine: LocalEngine) -> ToyExecutor:
 
 
 def cached(done: Completion) -> int:
-    assert done.finish is not None
     return done.finish.stats.cached_tokens
 
 
@@ -185,7 +184,7 @@ def test_after_a_cancel_while_decoding_no_rejected_row_is_reused(make_engine: Ma
     generation = engine.submit(GenerationRequest(prompt, GREEDY.model_copy(update={"max_tokens": None})))
     ready.set()
     done = collect(generation)
-    assert done.finish is not None and done.finish.reason == "cancelled"
+    assert done.finish.reason == "cancelled"
     follow_up = [*prompt, *token_ids(done), *ids("xyz")]
     assert cached(ask(engine, follow_up)) == len(prompt) + len(done.tokens) - 1
 

@@ -422,16 +422,11 @@ def reference(prompt: Sequence[int], params: SamplingParams, *, max_seq_len: int
 
 def collect(generation: Iterable[Delta | Finish]) -> Completion:
     """A generation read to its end, with the checks every stream must pass."""
-    done = Completion("")
-    for event in generation:
-        assert done.finish is None, "an event after the finish"
-        if isinstance(event, Finish):
-            done.finish = event
-        else:
-            assert "".join(text for text, _ in event.spans) == event.text
-            done.text += event.text
-            done.tokens += event.tokens
-    assert done.finish is not None
+    events = list(generation)
+    done = Completion.collect(events)
+    assert events[-1] is done.finish, "an event after the finish"
+    for event in events[:-1]:
+        assert isinstance(event, Delta) and "".join(text for text, _ in event.spans) == event.text
     assert done.finish.stats.completion_tokens == len(done.tokens)
     return done
 

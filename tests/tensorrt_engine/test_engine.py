@@ -13,7 +13,7 @@ from trtbuild.network.cpu_session import CpuSession
 from trtbuild.network.decoder import NetworkShape, build_decoder
 from trtbuild.network.interpreter import Interpreter
 from trtserve.engine.local import LocalEngine
-from trtserve.engine.protocol import Completion, Finish, GenerationRequest
+from trtserve.engine.protocol import Completion, GenerationRequest
 from trtserve.engine_dir import Manifest, TokenizerRecord
 from trtserve.executor import tensorrt_io as io
 from trtserve.executor.base import Executor
@@ -115,14 +115,7 @@ def requests() -> list[GenerationRequest]:
 
 
 def collect(generation: Any) -> Completion:
-    done = Completion("")
-    for event in generation:
-        if isinstance(event, Finish):
-            done.finish = event
-        else:
-            done.text += event.text
-            done.tokens += event.tokens
-    assert done.finish is not None
+    done = Completion.collect(generation)
     assert done.finish.reason in ("stop", "length"), done.finish.error
     return done
 

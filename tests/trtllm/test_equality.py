@@ -35,18 +35,7 @@ SEEDED: list[dict[str, Any]] = [
 
 def collect(engine: Engine, requests: list[GenerationRequest]) -> list[Completion]:
     """All requests at once."""
-    running = [engine.engine.submit(r) for r in requests]
-    done = []
-    for generation in running:
-        completion = Completion("")
-        for event in generation:
-            if hasattr(event, "reason"):
-                completion.finish = event
-            else:
-                completion.text += event.text
-                completion.tokens += event.tokens
-        done.append(completion)
-    return done
+    return [Completion.collect(g) for g in [engine.engine.submit(r) for r in requests]]
 
 
 def requests_of(engine: Engine, kinds: list[dict[str, Any]]) -> list[GenerationRequest]:
@@ -58,7 +47,7 @@ def requests_of(engine: Engine, kinds: list[dict[str, Any]]) -> list[GenerationR
 
 
 def outcome(done: list[Completion]) -> list[tuple[Any, ...]]:
-    return [(c.text, [t.token for t in c.tokens], c.finish.reason, c.finish.stop) for c in done if c.finish is not None]
+    return [(c.text, [t.token for t in c.tokens], c.finish.reason, c.finish.stop) for c in done]
 
 
 @pytest.mark.parametrize("line", ["1.2", "1.3", "1.4"])
@@ -86,7 +75,6 @@ def test_text_equals_our_engines(line: str, shared: int, open_engine: Open, refe
 def test_sources_tell_copied_tokens_from_the_models_own(open_engine: Open) -> None:
     engine = open_engine("1.3")
     done = engine.generate("abcabcabcabcabc", temperature=0, max_tokens=60, ignore_eos=True)
-    assert done.finish is not None
     stats = done.finish.stats.sources["history"]
     copied = [t for t in done.tokens if t.source == "history"]
     assert 0 < len(copied) == stats.accepted <= stats.proposed
@@ -105,7 +93,6 @@ def test_local_engine_and_adapter_copy_alike(open_engine: Open, reference: Engin
     wanted = reference.generate("abcabcabcabcabc", temperature=0, max_tokens=60, ignore_eos=True)
     assert [t.token for t in done.tokens] == [t.token for t in wanted.tokens]
     fake = verify_executor(engine)
-    assert done.finish is not None
     assert done.finish.stats.rounds == len(fake.requests) < 60
     # All but the tail of each prefix was found in reused blocks.
     assert sum(fake.reused) > 0 and fake.reused[-1] >= 32
@@ -130,7 +117,6 @@ def test_built_in_drafts_are_the_models(
     requests = requests_of(reference, KINDS + SEEDED)
     assert outcome(collect(engine, requests)) == outcome(collect(reference, requests))
     done = engine.generate("abcabcabcabcabc", temperature=0, max_tokens=60, ignore_eos=True)
-    assert done.finish is not None
     stats = done.finish.stats
     model = stats.sources["model"]
     assert model.proposed == chain * (stats.rounds - 1)

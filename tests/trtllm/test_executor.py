@@ -72,7 +72,7 @@ def test_drafts_stay_within_the_budget(open_engine: Open) -> None:
     for most in (1, 2, 3, 5):
         done = engine.generate(REPEAT, **{**LONG, "max_tokens": most})
         assert len(done.tokens) == most
-        assert done.finish is not None and done.finish.reason == "length"
+        assert done.finish.reason == "length"
         last = [max((len(d) for d in r.values()), default=0) for r in worker(engine).drafted]
         assert max(last) <= max(most - 2, 0) or most > 3
 
@@ -128,7 +128,7 @@ def test_a_failing_drafter(ranks: int, open_engine: Open, reference: Engine) -> 
         wanted = reference.generate(REPEAT, **LONG)
         done = engine.generate(REPEAT, **LONG)
         assert done.text == wanted.text
-        assert done.finish is not None and done.finish.stats.sources["history"].proposed == 0
+        assert done.finish.stats.sources["history"].proposed == 0
         assert engine.engine.healthy  # type: ignore[attr-defined]
     else:
         with pytest.raises(EngineError, match="division"):
@@ -156,7 +156,7 @@ def test_paused_requests_come_back(open_engine: Open, reference: Engine) -> None
     assert done.text == reference.generate(REPEAT, **LONG).text
     assert free_slots(engine) == [0, 1, 2, 3]
     assert worker(engine).trace.count("terminate_paused") == 2
-    assert done.finish is not None and done.finish.stats.sources["history"].accepted > 0
+    assert done.finish.stats.sources["history"].accepted > 0
     # Only what came to its end is a document of the shared cache.
     manager = next(iter(worker(engine).ranks[0].managers.resource_managers.values()))
     assert manager._drafts._shared.stats().documents == 1

@@ -297,7 +297,7 @@ def test_overrides(open_engine: Open, checkpoint: Path, tmp_path: Path) -> None:
         open_engine("1.3", overrides={"prompt_lookup_decoding": False}, tensorrt_llm={"copies": "sa"})
     engine = open_engine("1.3", overrides={"prompt_lookup_max_drafts": 3})
     done = engine.generate("abcabcabcabcabc", temperature=0, max_tokens=40, ignore_eos=True)
-    assert done.finish is not None and done.finish.stats.sources["history"].proposed > 0
+    assert done.finish.stats.sources["history"].proposed > 0
     drafted = engine.engine._llm._fake.worker.drafted  # type: ignore[attr-defined]
     assert max(len(d) for r in drafted for d in r.values()) == 3
 

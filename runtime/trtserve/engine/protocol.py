@@ -6,7 +6,7 @@ Text, stop strings and incomplete UTF-8 are the engine's business, so every fron
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypedDict
 
@@ -126,13 +126,25 @@ class Finish:
     error: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Completion:
-    """A whole generation, collected."""
+    """A whole generation."""
 
     text: str
-    tokens: list[TokenOut] = field(default_factory=list)
-    finish: Finish | None = None
+    tokens: list[TokenOut]
+    finish: Finish
+
+    @classmethod
+    def collect(cls, events: Iterable[Delta | Finish]) -> Completion:
+        """Read a generation to its end. Raises EngineError where the events end without a ``Finish``."""
+        texts: list[str] = []
+        tokens: list[TokenOut] = []
+        for event in events:
+            if isinstance(event, Finish):
+                return cls("".join(texts), tokens, event)
+            texts.append(event.text)
+            tokens += event.tokens
+        raise EngineError("the generation ended without a finish")
 
 
 class Generation(Protocol):
