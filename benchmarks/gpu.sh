@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything that needs an NVIDIA GPU, in one run of a few minutes: tests marked gpu, the acceptance kernels against the
-# measured copy bandwidth, the torch target on CUDA, a TensorRT engine against the torch executor, and TensorRT-LLM
-# where it imports. Each section runs even if an earlier one failed; the exit code says whether all succeeded.
+# Everything that needs an NVIDIA GPU, in one run of a few minutes: tests marked gpu (the torch target on CUDA among
+# them), the acceptance kernels against the measured copy bandwidth, a TensorRT engine against the torch executor, and
+# TensorRT-LLM where it imports. Each section runs even if an earlier one failed; the exit code says if all succeeded.
 #
 #   benchmarks/gpu.sh [OUT]      writes OUT/*.json and OUT/gpu.log (default: benchmarks/gpu-results)
 #
