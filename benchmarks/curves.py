@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.curves``
 
-Times are in steps: one sequence's verify of one row is 1. Measured ones are medians of interleaved runs in one process.
+Times are in steps: one sequence's verify of one row is 1.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ def all_curves() -> dict[str, CostCurve]:
     gpu = {b: {r: modelled_gpu(b, r) / modelled_gpu(1, 1) for r in (1, 9, 17, 33, 65)} for b in (1, 4, 8, 16, 32)}
     return {
         "cpu-fp16": curve(
-            "this project's CPU decoder, float16 weights, SmolLM2-135M, 2 cores of an AMD EPYC: measured; batch 1 up "
-            "to 17 rows on an idle machine, the rest on a busy one",
+            "this project's CPU decoder, float16 weights, SmolLM2-135M, 2 cores of an AMD EPYC that others used too: "
+            "measured, all shapes in turns in one process",
             CPU_FP16,
         ),
         "cpu-fp32": curve(
-            "this project's CPU decoder, float32 weights, SmolLM2-135M, 2 cores of an AMD EPYC: measured; batch 1 up "
-            "to 17 rows on an idle machine, the rest on a busy one",
+            "this project's CPU decoder, float32 weights, SmolLM2-135M, 2 cores of an AMD EPYC that others used too: "
+            "measured, all shapes in turns in one process",
             CPU_FP32,
         ),
         "torch-fp16": curve(
-            "a plain torch decoder over FBGEMM float16 linears, SmolLM2-135M, 2 cores of an AMD EPYC: measured",
+            "a plain torch decoder over FBGEMM float16 linears, SmolLM2-135M, 2 cores of an AMD EPYC: measured, each "
+            "batch in its own process, so that ratios between batches are rough",
             TORCH_FP16,
         ),
         "llama-cpp-q4": curve(
@@ -73,12 +74,42 @@ def all_curves() -> dict[str, CostCurve]:
 
 
 CPU_FP16 = {
-    1: {1: 1, 2: 1.05, 3: 1.06, 4: 1.13, 5: 1.17, 6: 1.18, 8: 1.25, 9: 1.27, 16: 1.69, 17: 1.71, 24: 2.6, 33: 3.5},
-    8: scaled({1: 1, 2: 1.343, 3: 1.924, 4: 2.658, 5: 3.396, 6: 3.584, 7: 3.948, 9: 4.293}, 2.15),
+    1: {
+        1: 1.0,
+        2: 1.069,
+        3: 1.111,
+        4: 1.168,
+        5: 1.204,
+        6: 1.346,
+        7: 1.348,
+        8: 1.492,
+        9: 1.54,
+        12: 1.733,
+        16: 2.12,
+        24: 2.965,
+        32: 3.919,
+        33: 4.051,
+    },
+    8: {1: 2.171, 2: 2.929, 3: 3.666, 4: 4.633, 5: 5.406, 6: 6.375, 7: 7.145, 8: 7.917, 9: 8.886},
 }
 CPU_FP32 = {
-    1: {1: 1, 2: 1.02, 3: 1.02, 4: 1.02, 5: 1.04, 6: 1.08, 8: 1.13, 9: 1.16, 16: 1.35, 17: 1.38, 24: 1.7, 33: 2.1},
-    8: scaled({1: 1, 2: 1.27, 3: 1.5, 5: 1.86, 9: 2.36, 17: 3.43}, 1.52),
+    1: {
+        1: 1.0,
+        2: 1.037,
+        3: 1.087,
+        4: 1.123,
+        5: 1.154,
+        6: 1.253,
+        7: 1.283,
+        8: 1.282,
+        9: 1.285,
+        12: 1.418,
+        16: 1.604,
+        24: 1.809,
+        32: 2.142,
+        33: 2.235,
+    },
+    8: {1: 1.712, 2: 2.032, 3: 2.248, 4: 2.569, 5: 2.853, 6: 3.427, 7: 3.857, 8: 4.284, 9: 4.715},
 }
 TORCH_FP16 = {
     1: {1: 1, 2: 1.07, 3: 1.14, 4: 1.34, 5: 1.19, 6: 1.32, 8: 1.46, 9: 1.68, 12: 1.99, 16: 2.36, 17: 2.08, 32: 3.24},

@@ -168,7 +168,12 @@ def write(results: dict[str, Any]) -> str:
         "with the real drafter, or with a peer's rule as published (`benchmarks/policies`), and priced by a cost "
         "curve. Figures are speed-ups: decode time without drafts over that with them, drafting's own time left out.\n",
         "`adaptive` is replayed with shares fitted on the half of the task groups that a trace is not in, so no trace "
-        "is judged by what was fitted on it; a sequence's own counts are its own. (With memory across requests the "
+        "is judged by shares fitted on it; a sequence's own counts are its own. The policy's candidates and its few constants (how far "
+        "to search around a break, weights, trust, the least chance offered, drafts a copy may have) were chosen by hand "
+        "while looking at these same traces, some forty variants in all, so the figures are kind to `adaptive`: no trace "
+        "was held back from that. Peers ran with published defaults or one or two settings, without such a search, and "
+        "from their published rules, not their code; SGLang's is an approximation. "
+        "(With memory across requests the "
         "shares are those that ship.) The oracle knows the output and takes, at every position, the copies from text seen so far that make decoding fastest under the curve, a single lucky "
         "token included; no rule can know those.\n",
         "Curves:\n",
