@@ -96,20 +96,19 @@ def _measure_case(
     answer = case.answer if forced else None
     off: list[Run] = []
     on: list[Run] = []
-    plain: list[float] = []
-    looked_up: list[float] = []
-    for _ in range(repeats):
+    for turn in range(repeats):
         off.append(session.run(prompt, lookup=False, max_tokens=tokens, answer=answer))
         on.append(session.run(prompt, lookup=True, max_tokens=tokens, answer=answer))
+        if turn == 0 and baseline is not None and not forced:
+            # Once, between the engine's turns: it takes several times as long as all of them.
+            expected, rate = reference.generate(baseline, prompt, tokens)
+            row.transformers_seconds += len(on[0].tokens) / rate
+            # Both have the end token that finished the answer.
+            row.transformers_differing += expected != on[0].tokens
+            if baseline_lookup:
+                _, rate = reference.generate(baseline, prompt, tokens, prompt_lookup_num_tokens=10)
+                row.transformers_lookup_seconds += len(on[0].tokens) / rate
     run = on[-1]
-    if baseline is not None and not forced:
-        expected, rate = reference.generate(baseline, prompt, tokens)
-        plain.append(1 / rate)
-        if baseline_lookup:
-            _, rate = reference.generate(baseline, prompt, tokens, prompt_lookup_num_tokens=10)
-            looked_up.append(1 / rate)
-        # Both have the end token that finished the answer.
-        row.transformers_differing += expected != run.tokens
     slow, fast = median([_time(r) for r in off]), median([_time(r) for r in on])
     count = len(run.tokens)
     row.cases += 1
@@ -121,8 +120,6 @@ def _measure_case(
     row.drafted += sum(s.proposed for s in run.stats.sources.values())
     row.accepted += sum(s.accepted for s in run.stats.sources.values())
     row.differing += off[-1].tokens != run.tokens
-    row.transformers_seconds += median(plain) * count if plain else 0.0
-    row.transformers_lookup_seconds += median(looked_up) * count if looked_up else 0.0
 
 
 def scheduler_share(session: Session) -> float:

@@ -80,9 +80,9 @@ class RecentGrams:
         self.places: list[int] = []
 
     def extend(self, tokens: list[int]) -> None:
-        if len(tokens) > len(self.places) and len(self.places) < 1 << 14:
+        if len(tokens) > len(self.places) and len(self.places) < 1 << 13:
             count = 64
-            while count < len(tokens) and count < 1 << 14:
+            while count < len(tokens) and count < 1 << 13:
                 count *= 2
             self.places, self.bits, self.next = [0] * count, count.bit_length() - 1, self.order
         for position in range(self.next, len(tokens)):

@@ -312,4 +312,4 @@ def test_memory_counts_the_short_keys() -> None:
     drafter = Drafter(lookup())
     sequence = drafter.start(list(range(20_000)), scope=None)
     window = Drafter(lookup(policy="window")).start(list(range(20_000)), scope=None)
-    assert window.bytes < sequence.bytes <= window.bytes + 3 * 4 * (1 << 14)
+    assert window.bytes < sequence.bytes <= window.bytes + 3 * 4 * (1 << 13)

@@ -69,9 +69,9 @@ void NgramIndex::append(const Token* tokens, std::size_t count) {
 void NgramIndex::reserve(std::size_t count) {
     reserve_for(tokens_, size() + count);
     reserve_for(links_, size() + count);
-    // Every new token can add one key. Load stays at or below 3/4, and is at most 3/5 after growing.
+    // Every new token can add one key. Load stays at or below 4/5, and is at most 2/3 after growing.
     const std::size_t keys = keys_ + count;
-    if (keys * 4 > table_.size() * 3) grow_table(keys);
+    if (keys * 5 > table_.size() * 4) grow_table(keys);
 }
 
 void NgramIndex::insert(std::size_t position, std::uint64_t hash) noexcept {
@@ -111,7 +111,7 @@ void NgramIndex::remove(std::size_t position) noexcept {
 // The new table is filled in the order the keys first came, so that it is the one remove() expects. Links tell which
 // entry each position replaces; no token is compared.
 void NgramIndex::grow_table(std::size_t keys) {
-    std::vector<Entry> larger(std::max(kMinTable, keys + (keys * 2 + 2) / 3));
+    std::vector<Entry> larger(std::max(kMinTable, keys + (keys + 1) / 2));
     table_.swap(larger);
     std::vector<Entry>().swap(larger);  // give the old table back before the long part
     const auto n = static_cast<std::size_t>(ngram());

@@ -13,7 +13,7 @@ namespace trtlookup {
 // Every n-gram with a following token maps to the position after its latest occurrence; each occurrence links to the
 // one before it. All tokens are kept, and every hit is compared with them token by token.
 //
-// Memory per token, at most, from about a thousand tokens on: 4.5 bytes of tokens, 4.5 of links, 6.7 of table.
+// Memory per token, at most, from about a thousand tokens on: 4.5 bytes of tokens, 4.5 of links, 6 of table.
 class NgramIndex {
   public:
     static constexpr std::size_t kMaxTokens = (std::size_t{1} << 24) - 1;  // positions are stored in 24 bits

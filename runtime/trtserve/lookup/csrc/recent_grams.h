@@ -15,7 +15,7 @@ namespace trtlookup {
 class RecentGrams {
   public:
     static constexpr std::size_t kLeastPlaces = 64;
-    static constexpr std::size_t kMostPlaces = std::size_t{1} << 14;
+    static constexpr std::size_t kMostPlaces = std::size_t{1} << 13;
 
     explicit RecentGrams(int order) noexcept : order_(static_cast<std::size_t>(order)) {}
 
