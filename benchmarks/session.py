@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from trtserve.engine.local import LocalEngine
-from trtserve.executor.torch import TorchExecutor
-from trtserve.lookup.drafter import Drafter
-from trtserve.tokenizer import Tokenizer
 
 from benchmarks.forced import ForcedExecutor
 from benchmarks.workloads import Case
 from trtserve import engine_dir
+from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import Delta, Finish, GenerationRequest, GenerationStats
+from trtserve.executor.torch import TorchExecutor
+from trtserve.loading import cost_curve
+from trtserve.lookup.drafter import Drafter
+from trtserve.overrides import Overrides
 from trtserve.sampling import SamplingParams
 from trtserve.settings import PromptLookup
+from trtserve.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Session:
         self.tokenizer = Tokenizer.load(directory, self.manifest.tokenizer)
         self.executor = ForcedExecutor(TorchExecutor.load(directory, self.manifest, threads=threads))
         settings = lookup or self.manifest.speculative.prompt_lookup or PromptLookup()
-        self.engine = LocalEngine(self.executor, Drafter(settings), self.tokenizer, self.manifest, hermetic=True)
+        drafter = Drafter(settings, cost=cost_curve(self.manifest, Overrides()))
+        self.engine = LocalEngine(self.executor, drafter, self.tokenizer, self.manifest, hermetic=True)
 
     def __enter__(self) -> Session:
         return self
