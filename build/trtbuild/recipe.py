@@ -161,9 +161,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
         recipe = recipe_class().model_validate_json(json.dumps(source.plain()))
     except ValidationError as e:
         raise RecipeError(*recipe_problems.explain(e, source, json_schema())) from e
-    # A chunk longer than any prompt would only widen the engine's buffers.
-    chunk = min(recipe.limits.prefill_chunk, recipe.limits.max_seq_len)
-    recipe = recipe.model_copy(update={"limits": recipe.limits.model_copy(update={"prefill_chunk": chunk})})
+    recipe = _within_context(recipe)
     loaded = LoadedRecipe(recipe, path, source)
     problems = [
         loaded.problem(key, message)
@@ -172,6 +170,20 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     if problems:
         raise RecipeError(*problems)
     return loaded
+
+
+def _within_context(recipe: Recipe) -> Recipe:
+    """The recipe with nothing wider than its longest sequence: the prefill chunk, whoever chose it, since a longer one
+    would only widen buffers; and draft lengths that the recipe does not mention."""
+    limits, speculative = recipe.limits, recipe.speculative
+    chunk = min(limits.prefill_chunk, limits.max_seq_len)
+    changes: dict[str, Any] = {"limits": limits.model_copy(update={"prefill_chunk": chunk})}
+    if (lookup := speculative.prompt_lookup) is not None:
+        unset = {"max_drafts", "batch_max_drafts"} - lookup.model_fields_set
+        shorter = {key: min(getattr(lookup, key), limits.max_seq_len - 1) for key in unset}
+        fitted = lookup.model_copy(update=shorter)
+        changes["speculative"] = speculative.model_copy(update={"prompt_lookup": fitted})
+    return recipe.model_copy(update=changes)
 
 
 def _cross_checks(recipe: Recipe) -> Iterator[tuple[str, str]]:

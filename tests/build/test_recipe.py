@@ -179,6 +179,13 @@ def test_overrides_replace_values_and_create_sections(recipe_file: Write) -> Non
     assert recipe.name == "o"
 
 
+def test_what_is_not_mentioned_fits_the_context(recipe_file: Write) -> None:
+    recipe = load_recipe(recipe_file(MINIMAL), ["limits.max_seq_len=16"]).recipe
+    lookup = recipe.speculative.prompt_lookup
+    assert lookup is not None
+    assert (recipe.limits.prefill_chunk, lookup.max_drafts, lookup.batch_max_drafts) == (16, 15, 8)
+
+
 def test_an_override_may_be_a_whole_section(recipe_file: Write) -> None:
     recipe = load_recipe(recipe_file(MINIMAL), ["limits={max_batch_size: 2, max_seq_len: 64}"]).recipe
     assert (recipe.limits.max_batch_size, recipe.limits.max_seq_len) == (2, 64)
