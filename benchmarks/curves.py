@@ -45,13 +45,13 @@ def all_curves() -> dict[str, CostCurve]:
     gpu = {b: {r: modelled_gpu(b, r) / modelled_gpu(1, 1) for r in (1, 9, 17, 33, 65)} for b in (1, 4, 8, 16, 32)}
     return {
         "cpu-fp16": curve(
-            "this project's CPU decoder, float16 weights, SmolLM2-135M, 2 cores of an AMD EPYC that others used too: "
-            "measured, all shapes in turns in one process",
+            "this project's CPU decoder, float16 weights, SmolLM2-135M, 2 cores of an Intel Xeon with AVX-512 that "
+            "others used too: measured, all shapes in turns in one process",
             CPU_FP16,
         ),
         "cpu-fp32": curve(
-            "this project's CPU decoder, float32 weights, SmolLM2-135M, 2 cores of an AMD EPYC that others used too: "
-            "measured, all shapes in turns in one process",
+            "this project's CPU decoder, float32 weights, SmolLM2-135M, 2 cores of an Intel Xeon with AVX-512 that "
+            "others used too: measured, all shapes in turns in one process",
             CPU_FP32,
         ),
         "torch-fp16": curve(
