@@ -47,7 +47,8 @@ def write_tiny_engine(directory: Path) -> Path:
     }
     save_file(weights, directory / "weights.safetensors")
     limits = Limits(max_batch_size=SLOTS, max_seq_len=CONTEXT, prefill_chunk=64)
-    speculative = Speculative(prompt_lookup=PromptLookup(ngram=2, min_match=2))
+    # Eight drafts, so that a text of forty tokens takes several rounds and streams in as many pieces.
+    speculative = Speculative(prompt_lookup=PromptLookup(ngram=2, min_match=2, max_drafts=8))
     engine_dir.write(
         directory,
         Manifest(
