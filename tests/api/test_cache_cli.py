@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.engine.tiny import write_tiny_engine
 from trtserve import Engine, Scope
 from trtserve.lookup.scope_names import KeyFile
 
 from .test_cli import run
-from .tiny import write_tiny_engine
 
 TEXTS = [
     "It was the best of times, it was the worst of times.",

@@ -16,10 +16,9 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from tests.engine.tiny import write_tiny_engine
 from trtserve.cli import main
 from trtserve.settings import PromptLookup
-
-from .tiny import write_tiny_engine
 
 
 @pytest.fixture(scope="module")

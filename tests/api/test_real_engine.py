@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.engine.tiny import write_tiny_engine
 from trtserve.api.auth import TokenAuth
 from trtserve.api.context import ApiConfig, ServerContext
 from trtserve.loading import load_engine
@@ -19,7 +20,6 @@ from trtserve.overrides import Overrides
 from .conftest import Served, serving
 from .test_disconnect import send
 from .test_operations import samples
-from .tiny import write_tiny_engine
 
 
 @pytest.fixture(scope="module")
