@@ -69,13 +69,13 @@ class EngineStats:
                 self._finished[reason] += 1
             self._gauges = gauges
 
-    def snapshot(self, requests_waiting: int) -> EngineMetrics:
-        """Everything at the end of one turn."""
+    def snapshot(self, unfinished: int) -> EngineMetrics:
+        """Everything at the end of one turn. Of ``unfinished`` requests those that do not run are waiting."""
         with self._lock:
             total, gauges = self._total, self._gauges
             return EngineMetrics(
                 requests_running=gauges.requests_running,
-                requests_waiting=requests_waiting,
+                requests_waiting=max(unfinished - gauges.requests_running, 0),
                 kv_tokens_used=gauges.kv_tokens_used,
                 kv_tokens_capacity=self._kv_tokens_capacity,
                 prompt_tokens_total=total.prompt_tokens,

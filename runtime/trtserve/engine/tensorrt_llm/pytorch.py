@@ -148,10 +148,8 @@ class PyTorchEngine:
 
     def metrics(self) -> EngineMetrics:
         """A snapshot. Running are requests of which TensorRT-LLM sent a token; it does not tell of the others."""
-        snapshot = self._stats.snapshot(0)
         with self._state:
-            snapshot["requests_waiting"] = max(len(self._unfinished) - snapshot["requests_running"], 0)
-        return snapshot
+            return self._stats.snapshot(len(self._unfinished))
 
     def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests and wait for running ones. False when ``timeout`` seconds passed first; then they are
