@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trtbuild.builder import Outcome
 
 #: Word to the module that has the command as ``command``. A module that is not installed is not offered.
-COMMANDS = {"inspect": "trtbuild.inspection", "schema": "trtbuild.schema", "triton": "trtbuild.triton"}
+COMMANDS = {"inspect": "trtbuild.inspection", "schema": "trtbuild.schema", "triton": "trtbuild.triton.command"}
 
 EXIT_CODES = """\b
 Exit codes:

@@ -14,21 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
 
 from trtbuild import recipe_problems, recipe_source
 from trtbuild.errors import Problem, RecipeError
+from trtbuild.section import NAME_PATTERN, Section
+from trtbuild.triton.deployment import Deployment, gpus_per_instance
 from trtserve.model_config import Dtype
 from trtserve.settings import Limits, PromptLookup, Speculative, plan_tiers
 
 MIN_SHARE_TOKENS = 1024  # the shared cache refuses smaller shares when it starts; a recipe learns it sooner
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-
-
-class Section(BaseModel):
-    """A mapping in a recipe: no unknown keys, no silent conversions, never changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Model(Section):
@@ -69,6 +64,9 @@ class RecipeSpeculative(Speculative):
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
+#: Sections that a resolved recipe has where the recipe has them.
+_OPTIONAL = ("draft_model", "triton")
+
 
 class Recipe(Section):
     """A trtlookup recipe: one checkpoint, one target, the engine's limits and its speculation."""
@@ -82,6 +80,7 @@ class Recipe(Section):
     limits: Limits = Limits()
     speculative: RecipeSpeculative = RecipeSpeculative()
     draft_model: DraftModel | None = Field(default=None, description="required by speculative.drafter: draft_model")
+    triton: Deployment | None = Field(default=None, description="what trtbuild triton makes of the engine")
 
     def options(self, kind: type[OptionsT]) -> OptionsT:
         """The chosen target's own section, or its defaults when the recipe has none."""
@@ -95,7 +94,7 @@ class Recipe(Section):
         return {
             k: v
             for k, v in full.items()
-            if (k in base and k != "draft_model") or (v is not None and k in ("draft_model", self.target))
+            if (k in base and k not in _OPTIONAL) or (v is not None and k in (*_OPTIONAL, self.target))
         }
 
     def to_yaml(self) -> str:
@@ -215,6 +214,9 @@ def _cross_checks(recipe: Recipe) -> Iterator[tuple[str, str]]:
             f"is given but speculative.drafter is {speculative.drafter}; allowed: no draft_model, or "
             "speculative.drafter: draft_model",
         )
+    if recipe.triton is not None:
+        span = gpus_per_instance(recipe.target, recipe.resolved())
+        yield from ((f"triton.{key}", message) for key, message in recipe.triton.problems(recipe.target, span))
 
 
 def _share_tokens(mb: int, scopes: int) -> int:

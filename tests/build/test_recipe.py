@@ -251,6 +251,14 @@ def test_prompt_lookup_true_is_refused_with_what_is_allowed(recipe_file: Write) 
         (["draft_model={checkpoint: y}"], "draft_model", "speculative.drafter is none"),
         (["speculative.num_drafts=2"], "speculative", "num_drafts is 2 but drafter is none; allowed: 0"),
         (["speculative.drafter=mtp", "speculative.num_drafts=2"], "speculative.drafter", "allowed with target torch"),
+        (["triton={kind: cpu, gpus: [0]}"], "triton.gpus", "is given with kind cpu; allowed: no gpus, or kind"),
+        (["triton.gpus=[0, 1, 0]"], "triton.gpus", "names GPU 0 twice; allowed: each id once"),
+        (["target=tensorrt", "triton.kind=cpu"], "triton.kind", "given cpu, but target tensorrt computes on GPUs"),
+        (
+            ["target=tensorrt_llm", "tensorrt_llm.tensor_parallel_size=2", "triton.gpus=[0, 1, 2]"],
+            "triton.gpus",
+            "given 3 ids, but the engine spans 2 GPUs; allowed: a multiple of 2",
+        ),
     ],
 )
 def test_values_that_do_not_go_together(recipe_file: Write, overrides: list[str], key: str, message: str) -> None:
@@ -280,6 +288,34 @@ def test_a_prefill_chunk_is_no_longer_than_a_sequence(recipe_file: Write) -> Non
         (["limits.max_seq_len=64", "limits.prefill_chunk=32"], 32),
     ):
         assert load_recipe(recipe_file(MINIMAL), overrides).recipe.limits.prefill_chunk == chunk
+
+
+def test_the_deployment_is_a_part_of_the_resolved_recipe_where_there_is_one(recipe_file: Write) -> None:
+    assert "triton" not in load_recipe(recipe_file(MINIMAL)).recipe.resolved()
+    recipe = load_recipe(recipe_file(MINIMAL + "triton: {instances: 2, gpus: [3, 5]}\n")).recipe
+    section = recipe.resolved()["triton"]
+    assert (section["instances"], section["gpus"], section["max_queue"], section["kind"]) == (2, [3, 5], 256, "auto")
+    assert yaml.safe_load(recipe.to_yaml())["triton"] == section
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "message"),
+    [
+        ("triton.instances=0", "triton.instances", "given 0; allowed: an integer from 1 to 128"),
+        ("triton.kind=host", "triton.kind", 'given "host"; allowed: auto, cpu, gpu'),
+        ("triton.gpus=[0, -1]", "triton.gpus[1]", "given -1; allowed: an integer from 0 to 1023"),
+        ("triton.gpus=0", "triton.gpus", "given 0; allowed: a list of: an integer from 0 to 1023"),
+        ("triton.model_name=a/b", "triton.model_name", 'given "a/b"; allowed: text that matches'),
+        ("triton.max_queue=many", "triton.max_queue", 'given "many"; allowed: an integer from 1 to 1048576'),
+        ("triton.version=1.0", "triton.version", "given 1.0; allowed: an integer from 1 to 2147483647"),
+        ("triton.threads=0", "triton.threads", "given 0; allowed: an integer from 1 to 256 or null"),
+        ("triton.instance=2", "triton.instance", "is not a known key; did you mean instances?"),
+    ],
+)
+def test_a_deployment_is_refused_by_key(recipe_file: Write, override: str, key: str, message: str) -> None:
+    (problem,) = problems(recipe_file(MINIMAL), override)
+    assert problem.key == key
+    assert message in problem.message
 
 
 def test_a_target_brings_its_own_section(monkeypatch: pytest.MonkeyPatch, recipe_file: Write) -> None:

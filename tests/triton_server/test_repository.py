@@ -128,6 +128,87 @@ def test_gpus_come_from_the_recipe(engine: Path, capsys: pytest.CaptureFixture[s
     assert "the engine spans 2" in capsys.readouterr().err
 
 
+DEPLOYMENT = {
+    "model_name": "code", "version": 3, "instances": 2, "kind": "gpu", "gpus": [3, 5], "decoupled": False,
+    "tenant_parameter": "x-tenant", "require_tenant": True, "max_queue": 9, "threads": 2,
+}  # fmt: skip
+
+
+def test_the_recipe_says_how_the_engine_is_deployed(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    retarget(engine, "torch", {"target": "torch", "triton": DEPLOYMENT})
+    repository = write(engine, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["name"], told["version"], told["instances"], told["gpus"]) == ("code", 3, 4, [[3], [5]])
+    head = config_of(repository, "code").partition("input [")[0].splitlines()
+    assert head[1:] == [
+        'name: "code"',
+        'backend: "python"',
+        "max_batch_size: 0",
+        "model_transaction_policy { decoupled: false }",
+        "instance_group [ { count: 4 kind: KIND_CPU } ]",
+        'parameters { key: "tenant_parameter" value { string_value: "x-tenant" } }',
+        'parameters { key: "require_tenant" value { string_value: "true" } }',
+        'parameters { key: "overrides" value { string_value: '
+        r'"{\"max_queue\": 9, \"threads\": 2, \"device\": \"cuda:0\"}" } }',
+        'parameters { key: "gpu_device_ids" value { string_value: "3;3;5;5" } }',
+    ]
+    assert sorted(p.name for p in (repository / "code").iterdir()) == ["3", "config.pbtxt"]
+
+
+def test_flags_overrule_the_recipe(engine: Path) -> None:
+    retarget(engine, "torch", {"target": "torch", "triton": DEPLOYMENT})
+    options = ("--model-name", "m", "--model-version", "7", "--instances", "1", "--kind", "cpu", "--decoupled")
+    settings = ("--tenant-parameter", "who", "--no-require-tenant", "--set", "max_queue=4", "--set", "threads=1")
+    repository = write(engine, *options, *settings)
+    text = config_of(repository, "m")
+    assert (repository / "m" / "7" / "engine").is_symlink()
+    assert "decoupled: true" in text and "count: 1 kind" in text and "gpu_device_ids" not in text
+    assert r'"{\"max_queue\": 4, \"threads\": 1}"' in text
+    assert 'string_value: "who"' in text and 'string_value: "false"' in text
+    text = config_of(write(engine, "--gpus", "1"), "code")
+    assert 'string_value: "1;1"' in text and "count: 2 kind" in text
+
+
+def test_the_recipes_gpus_are_dealt_out_to_engines_that_span_several(engine: Path) -> None:
+    recipe = {
+        "target": "tensorrt_llm",
+        "tensorrt_llm": {"tensor_parallel_size": 2},
+        "triton": {"gpus": [4, 5, 6, 7]},
+    }
+    retarget(engine, "tensorrt_llm", recipe)
+    text = config_of(write(engine))
+    assert 'value { string_value: "4,5;6,7" }' in text and "count: 2 kind" in text
+
+
+def test_a_torch_engine_goes_to_the_gpu_when_asked(engine: Path) -> None:
+    retarget(engine, "torch", {"target": "torch", "triton": {"kind": "gpu"}})
+    text = config_of(write(engine))
+    assert 'key: "gpu_device_ids" value { string_value: "0" }' in text and r"\"cuda:0\"" in text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({"triton": {"instances": 0}}, "triton.instances: Input should be greater than or equal to 1"),
+        ({"triton": {"colour": "red"}}, "triton.colour: Extra inputs are not permitted"),
+        ([], "is no mapping"),
+    ],
+)
+def test_a_recipe_that_trtbuild_did_not_write_is_refused(
+    engine: Path, capsys: pytest.CaptureFixture[str], recipe: Any, message: str
+) -> None:
+    retarget(engine, "torch", recipe)
+    assert run(["triton", str(engine), "-o", str(engine.parent / "models")]) == 6
+    error = capsys.readouterr().err
+    assert "recipe.yaml: " in error and message in error
+
+
+def test_a_tensorrt_engine_computes_on_gpus_alone(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    retarget(engine, "tensorrt", {"target": "tensorrt"})
+    assert run(["triton", str(engine), "-o", str(engine.parent / "models"), "--kind", "cpu"]) == 2
+    assert "--kind cpu: target tensorrt computes on GPUs; allowed: auto, gpu" in capsys.readouterr().err
+
+
 def test_a_tensorrt_engine_is_on_the_first_gpu(engine: Path) -> None:
     retarget(engine, "tensorrt", {"target": "tensorrt"})
     assert 'value { string_value: "0" }' in config_of(write(engine))
@@ -145,6 +226,9 @@ def test_a_tensorrt_engine_is_on_the_first_gpu(engine: Path) -> None:
         (("--set", "colour=red"), "colour is not an override"),
         (("--set", "prompt_lookup_max_drafts=64"), "build it again"),
         (("--instances", "0"), "1<=x<=128"),
+        (("--model-version", "0"), "1<=x<=2147483647"),
+        (("--kind", "tpu"), "'auto', 'cpu', 'gpu'"),
+        (("--kind", "cpu", "--gpus", "0"), "is given with --kind cpu; allowed: one of the two"),
     ],
 )
 def test_refusals(engine: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str) -> None:

@@ -18,10 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.triton_server import Bundle, TritonServer
+from trtbuild.cli import run
 
 from .client import Stream, error, generate_stream, grpc_client, grpc_inputs, infer, outputs, text
 from .conftest import QUEUE, SETTINGS, STREAMING, TENANT_HEADER, UNARY, Trtserve, write_model
-from .tiny import CONTEXT, SLOTS
+from .tiny import CONTEXT, SLOTS, write_tiny_engine
 
 PROMPT = "the cat sat on the mat and the cat sat on the hat and the "
 #: Goes on until somebody stops it.
@@ -428,6 +429,36 @@ def test_unloading_answers_what_still_runs(triton: TritonServer) -> None:
         reload(triton, UNARY)
         assert running.result(60).status_code in (200, 503)
     assert outputs(infer(triton.url, UNARY, {"text_input": "abc"}))["text_output"]
+
+
+def test_instances_of_the_recipe_serve_side_by_side(triton: TritonServer, tmp_path: Path) -> None:
+    engine = write_tiny_engine(tmp_path / "engine", triton={"model_name": "pair", "instances": 2, "threads": 1})
+    assert run(["triton", str(engine), "-o", str(triton.repository)]) == 0
+    alone = len(triton.stubs())
+    control(triton, "pair", "load")
+    assert len(triton.stubs()) == alone + 2
+
+    def served() -> dict[str, float]:
+        pages = text_string_to_metric_families(triton.metrics())
+        found = (s for family in pages for s in family.samples if s.name == "trtserve_generation_tokens_total")
+        return {s.labels["model_instance"]: s.value for s in found if s.labels["model_name"] == "pair"}
+
+    ask = {"text_input": "abc", "sampling_param_max_tokens": 40, "sampling_param_ignore_eos": True}
+
+    def streamed(_: int) -> str:
+        return "".join(e["text_output"] for e in generate_stream(triton.url, "pair", {**ask, "streaming": True}))
+
+    expected = outputs(infer(triton.url, UNARY, ask))["text_output"]
+
+    def both_serve() -> bool:
+        # Triton hands a request to whichever instance is free.
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(streamed, range(16))) == {expected}
+        return sorted(served()) == ["pair_0_0", "pair_0_1"] and all(served().values())
+
+    wait_for(both_serve)
+    control(triton, "pair", "unload")
+    wait_for(lambda: len(triton.stubs()) == alone)
 
 
 def test_an_altered_engine_does_not_load_and_says_why(triton: TritonServer, tiny_engine: Path, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -18,7 +20,8 @@ CONTEXT = 16384
 SLOTS = 2
 
 
-def write_tiny_engine(directory: Path) -> Path:
+def write_tiny_engine(directory: Path, **recipe: Any) -> Path:
+    """``recipe``: sections of the resolved recipe that the directory then has."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {"<s>": 0, "</s>": 1, **{piece: i + 2 for i, piece in enumerate(alphabet)}}
     tokenizer = Tokenizer(models.BPE(vocab, []))
@@ -46,6 +49,8 @@ def write_tiny_engine(directory: Path) -> Path:
         for name, shape in model.tensor_shapes().items()
     }
     save_file(weights, directory / "weights.safetensors")
+    if recipe:
+        (directory / "recipe.yaml").write_text(yaml.safe_dump({"target": "torch", **recipe}))
     limits = Limits(max_batch_size=SLOTS, max_seq_len=CONTEXT, prefill_chunk=64)
     # Eight drafts, so that a text of forty tokens takes several rounds and streams in as many pieces.
     speculative = Speculative(prompt_lookup=PromptLookup(ngram=2, min_match=2, max_drafts=8))

@@ -14,7 +14,8 @@ from pydantic import Field
 from trtbuild.capacity import Footprint
 from trtbuild.errors import BuildError
 from trtbuild.progress import Progress
-from trtbuild.recipe import Recipe, Section
+from trtbuild.recipe import Recipe
+from trtbuild.section import Section
 from trtbuild.targets.base import BuildInput, BuildOutput, Target
 from trtserve import engine_dir
 from trtserve.engine_dir import CostCurve, Manifest

@@ -20,7 +20,8 @@ from pydantic import Field
 from trtbuild.capacity import DTYPE_BYTES, Footprint
 from trtbuild.errors import BuildError
 from trtbuild.progress import Progress
-from trtbuild.recipe import Recipe, Section
+from trtbuild.recipe import Recipe
+from trtbuild.section import Section
 from trtbuild.targets.base import BuildInput, BuildOutput, Target
 from trtserve import engine_dir
 from trtserve.engine.tensorrt_llm.recorded import (

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtbuild.section import NAME_PATTERN
 from trtserve.triton.interface import INPUTS, MAX_BATCH_SIZE, OUTPUTS, TEXT_INPUT, TensorSpec
 from trtserve.triton.placement import PARAMETER as GPU_PARAMETER
 
 #: The first line of every config that ``trtbuild`` wrote: a model that begins with it may be replaced.
 MARK = "# Written by trtbuild triton; write it again rather than edit it."
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(NAME_PATTERN)
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class ModelConfig:
     """A model's settings in Triton. Raises ValueError for a name that is none."""
 
     name: str
+    version: int = 1
+    """The one version that the model has."""
     instances: int = 1
     """On each GPU set, or on the CPU."""
     gpus: tuple[tuple[int, ...], ...] = ()

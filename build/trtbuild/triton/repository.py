@@ -1,8 +1,8 @@
 """A model in a Triton repository, written whole or not at all.
 
     REPO/NAME/config.pbtxt
-    REPO/NAME/1/model.py       imports trtserve.triton.backend, no more
-    REPO/NAME/1/engine         the engine directory, or a link to it
+    REPO/NAME/VERSION/model.py     imports trtserve.triton.backend, no more
+    REPO/NAME/VERSION/engine       the engine directory, or a link to it
 
 While it is written it lies beside NAME under a name that begins with a dot. A Triton that polls its repository may
 notice that folder and log that it holds no model yet; explicit model control, the usual choice, never looks.
@@ -20,7 +20,6 @@ from trtbuild.errors import OutputError
 from trtbuild.triton.config import MARK, ModelConfig
 from trtserve.triton.interface import ENGINE_NAME
 
-VERSION = "1"
 CONFIG_NAME = "config.pbtxt"
 MODEL_CODE = '''"""The model is in trtserve; Triton looks for it here."""
 
@@ -39,7 +38,7 @@ def write_model(engine: Path, repository: Path, config: ModelConfig, *, link: bo
     with output_dir.locked(out, lambda message: click.echo(message, err=True)):
         _require_replaceable(out, force=force)
         with output_dir.replacing(out) as partial:
-            version = partial / VERSION
+            version = partial / str(config.version)
             version.mkdir()
             (version / "model.py").write_text(MODEL_CODE, encoding="utf-8")
             target = version / ENGINE_NAME
