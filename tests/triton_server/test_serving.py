@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from trtserve.api.metrics import RequestLatencies, RequestTimer
-from trtserve.engine.protocol import Delta, Finish, Scope
+from trtserve.engine.protocol import Delta, Finish, Scope, TokenOut
 from trtserve.loading import Loaded, load_engine
 from trtserve.overrides import Overrides
 from trtserve.sampling import SamplingParams
@@ -171,6 +172,9 @@ class Families:
         self.alive = 0
         self.threads: set[int] = set()
 
+    def noted(self, kind: str) -> None:
+        """A metric of this kind was written."""
+
     def __call__(self, *, name: str, description: str, kind: str) -> Family:
         return Family(self, name, kind)
 
@@ -197,6 +201,7 @@ class Metric:
         assert kind == self._kind
         self._all.threads.add(threading.get_ident())
         self._all.values[self._key] = value + (0 if kind == "gauge" else self._all.values.get(self._key, 0))
+        self._all.noted(kind)
 
     def increment(self, value: float) -> None:
         assert value >= 0
@@ -229,6 +234,77 @@ def test_metrics_come_from_one_thread_and_are_freed_in_order(loaded: Loaded) -> 
     assert families.alive == 0
     assert len(families.threads) == 1
     assert threading.get_ident() not in families.threads
+
+
+class Endless(Families):
+    """Each observation of a latency brings the next, so that one always waits."""
+
+    again: Callable[[], None] | None = None
+
+    def noted(self, kind: str) -> None:
+        if kind == "histogram" and self.again is not None:
+            self.again()
+
+
+def test_counters_are_copied_while_observations_wait(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtserve.triton.metrics.PERIOD", 0.01)
+    families = Endless()
+    metrics = TritonMetrics(families, loaded.engine, "m", "m_0_0")  # type: ignore[arg-type]
+    timer = metrics.start()
+    token = Delta("x", (TokenOut(1, None),))
+    choices = itertools.count()
+    families.again = lambda: timer.observe(next(choices), token)
+    families.again()
+    before = loaded.engine.metrics()["prompt_tokens_total"]
+    serving = Serving(loaded.engine, loaded.tokenizer, metrics)
+    assert accept(serving, call(2)).wait().failure is None
+    deadline = time.monotonic() + 30
+    while families.values.get(("trtserve_prompt_tokens_total", ""), 0) <= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    families.again = None
+    serving.close()
+    metrics.close()
+
+
+def test_gaps_between_tokens_are_the_series_of_a_histogram(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtserve.triton.metrics.PERIOD", 0.01)
+    now = iter([0.0, 1.0, 1.25, 2.25])
+    monkeypatch.setattr("trtserve.api.metrics.time.perf_counter", lambda: next(now))
+    families = Families()
+    metrics = TritonMetrics(families, loaded.engine, "m", "m_0_0")  # type: ignore[arg-type]
+    timer = metrics.start()
+    for tokens in (1, 1, 4):  # the first has no gap, the second 0.25 s, the others share 1 s
+        timer.observe(0, Delta("x", (TokenOut(1, None),) * tokens))
+    name = "trtserve_inter_token_latency_seconds"
+    deadline = time.monotonic() + 30
+    while families.values.get((f"{name}_count", ""), 0) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    metrics.close()
+    assert families.values[f"{name}_sum", ""] == 1.25
+    buckets = {labels: value for (series, labels), value in families.values.items() if series == f"{name}_bucket"}
+    assert (buckets["0.2"], buckets["0.3"], buckets["+Inf"], len(buckets)) == (0, 5, 5, 18)
+
+
+def test_observations_do_not_pile_up_once_metrics_failed(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Families):
+        def noted(self, kind: str) -> None:
+            if kind == "histogram":
+                raise RuntimeError("Triton is gone")
+
+    metrics = TritonMetrics(Failing(), loaded.engine, "m", "m_0_0")  # type: ignore[arg-type]
+    timer = metrics.start()
+    token = Delta("x", (TokenOut(1, None),))
+    timer.observe(0, token)
+    metrics._thread.join(30)
+    assert not metrics._thread.is_alive() and "metrics stopped" in caplog.text
+    for choice in range(1, 100):
+        timer.observe(choice, token)
+    assert metrics._waiting._queue.qsize() == 0
+    metrics.close()
 
 
 def test_the_timers_histograms_are_all_made_by_the_given_factory() -> None:
