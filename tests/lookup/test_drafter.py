@@ -344,7 +344,7 @@ def test_a_batch_that_cannot_be_changes_nothing() -> None:
         ([s, stranger], [1, 1], "another drafter's"),
         ([s, waiting], [1, 1], "item 1 has a proposal that was neither settled nor abandoned"),
         ([s, t], [1], "2 sequences and 1 limits"),
-        ([s, t], [1, -1], "limit 1 is -1"),
+        ([s, t], [1, -1], "item 1: limit is -1"),
         ([s, None], [1, 1], "item 1 is not a SequenceDrafter"),
         ([s, "x"], [1, 1], "item 1 is not a SequenceDrafter"),
         ([s], None, "limits is"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtserve.lookup.drafter import Drafts, Proposal
 from trtserve.lookup.tokens import Tokens
 
 class Index:
@@ -108,6 +109,8 @@ class SequenceDrafter:
         """Allocated for history and prediction."""
 
 class Drafter:
+    """Made as ``trtserve.lookup.drafter.Drafter``, which is described there."""
+
     def __init__(
         self,
         ngram: int,
@@ -119,12 +122,46 @@ class Drafter:
         policy: str,
         cost: VerifyCost,
         priors: list[int] | None,
-        proposal: type[tuple[Any, ...]],
-        no_copy: Any,
+        proposal: type[Proposal],
+        no_copy: Proposal,
         sources: tuple[str, str, str],
+        drafts: Callable[..., Drafts],
         empty: Callable[..., Any],
         int32: Any,
     ) -> None: ...
-    def start(self, prompt: Tokens, prediction: Tokens, scope: str | None) -> SequenceDrafter: ...
-    def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens) -> list[Any]: ...
-    def finish(self, sequence: SequenceDrafter, store: bool) -> None: ...
+    def start(self, prompt: Tokens, *, prediction: Tokens = (), scope: str | None) -> SequenceDrafter:
+        """Index a new sequence's prompt and prediction.
+
+        ``scope`` names whose finished requests it may copy from, and to whom it leaves its own text; None: neither.
+        Scopes are compared as they are: make them with ``trtserve.lookup.shared.scope_name``.
+        """
+    def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens) -> list[Proposal]:
+        """Drafts for one round of a batch: one native call, without the GIL.
+
+        (A lone sequence keeps the GIL: its search is shorter than waiting to get the GIL back.)
+
+        ``limits[i]`` is the most drafts sequence i may have by tier, token budget and context, int32 ``[B]``; 0 gives
+        none. Every proposal that is not empty waits until it is settled or abandoned. ValueError, with nothing changed,
+        where a sequence is finished, another drafter's, named twice, or still has a proposal waiting.
+        """
+    def step(
+        self, sequences: Sequence[SequenceDrafter], accepted: Tokens, emitted: Sequence[Tokens], limits: Tokens
+    ) -> Drafts:
+        """What a batch's last round showed, and its drafts for the next: one native call, without the GIL. It does ::
+
+            for sequence, count, tokens in zip(sequences, accepted, emitted):
+                sequence.settle(count) if count >= 0 else sequence.abandon()
+                sequence.observe(tokens)
+            drafter.propose([s for s, limit in zip(sequences, limits) if limit >= 0], [l for l in limits if l >= 0])
+
+        ``accepted[i]``, int32 ``[B]``: drafts of sequence i that were accepted, -1 where none waits or none of them was
+        verified. ``emitted[i]``: its committed tokens, accepted drafts included; it may be empty. ``limits[i]``, int32
+        ``[B]``: as for ``propose``; -1 keeps the sequence out of the next round. ``emitted`` is a list or tuple.
+
+        ValueError, with nothing changed, for what any of these calls would refuse, and for lengths that differ.
+        """
+    def finish(self, sequence: SequenceDrafter, *, store: bool) -> None:
+        """End a sequence and free its memory. ``store`` leaves its prompt and output in the shared cache.
+
+        Without a shared cache or a scope nothing is stored. A proposal still waiting counts as abandoned.
+        """

@@ -7,6 +7,8 @@ A round, for the sequences that take part in it::
     sequence.settle(accepted)                        # where its proposal was verified, else sequence.abandon()
     sequence.observe(emitted)                        # the round's committed tokens
 
+or, in one call for all three, with the results in arrays: ``Drafter.step``.
+
 Sources are ``history`` (the sequence's own prompt and output), ``prediction`` (its predicted output) and ``shared``
 (finished requests of its scope). Whether, from where and how long a sequence copies is its policy's choice:
 
@@ -28,7 +30,6 @@ what comes next in the prediction, whatever the length of the match, which is 0 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -40,10 +41,9 @@ from trtserve.lookup import _native
 from trtserve.lookup._native import SequenceDrafter
 from trtserve.lookup.cost import verify_cost
 from trtserve.lookup.shared import SharedCache
-from trtserve.lookup.tokens import Tokens
 from trtserve.settings import PromptLookup
 
-__all__ = ["NO_COPY", "Drafter", "Proposal", "SequenceDrafter"]
+__all__ = ["NO_COPY", "Drafter", "Drafts", "Proposal", "SequenceDrafter"]
 
 _NO_TOKENS: NDArray[np.int32] = np.empty(0, np.int32)
 _NO_TOKENS.flags.writeable = False
@@ -60,8 +60,19 @@ class Proposal(NamedTuple):
 NO_COPY = Proposal(_NO_TOKENS, None, 0)
 
 
-class Drafter:
+class Drafts(NamedTuple):
+    """A batch's drafts for one round, int32. The next ``step`` of as many sequences overwrites them."""
+
+    tokens: NDArray[np.int32]  # [B, max_drafts] row b's first counts[b] are its drafts; what follows means nothing
+    counts: NDArray[np.int32]  # [B]
+    sources: NDArray[np.int32]  # [B] 0: no copy; k: SOURCES[k - 1]
+    matches: NDArray[np.int32]  # [B] as Proposal.match
+
+
+class Drafter(_native.Drafter):
     """Drafts for the sequences of one engine. One thread calls it and its sequences; another gets a RuntimeError.
+
+    ``start``, ``propose``, ``step`` and ``finish`` are native; ``_native.pyi`` describes them.
 
     Args:
         settings: ``policy``, ``ngram``, ``max_drafts``, ``min_match`` and ``miss_backoff`` are obeyed here.
@@ -79,7 +90,7 @@ class Drafter:
         cost: CostCurve | None = None,
         priors: list[int] | None = None,
     ) -> None:
-        self._native = _native.Drafter(
+        super().__init__(
             ngram=settings.ngram,
             max_drafts=settings.max_drafts,
             min_match=settings.effective_min_match,
@@ -92,32 +103,7 @@ class Drafter:
             proposal=Proposal,
             no_copy=NO_COPY,
             sources=cast("tuple[str, str, str]", SOURCES[:3]),
+            drafts=Drafts,
             empty=np.empty,
             int32=np.dtype(np.int32),
         )
-
-    def start(self, prompt: Tokens, *, prediction: Tokens = (), scope: str | None) -> SequenceDrafter:
-        """Index a new sequence's prompt and prediction.
-
-        ``scope`` names whose finished requests it may copy from, and to whom it leaves its own text; None: neither.
-        Scopes are compared as they are: make them with ``trtserve.lookup.shared.scope_name``.
-        """
-        return self._native.start(prompt, prediction, scope)
-
-    def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens) -> list[Proposal]:
-        """Drafts for one round of a batch: one native call, without the GIL.
-
-        (A lone sequence keeps the GIL: its search is shorter than waiting to get the GIL back.)
-
-        ``limits[i]`` is the most drafts sequence i may have by tier, token budget and context, int32 ``[B]``; 0 gives
-        none. Every proposal that is not empty waits until it is settled or abandoned. ValueError, with nothing changed,
-        where a sequence is finished, another drafter's, named twice, or still has a proposal waiting.
-        """
-        return cast("list[Proposal]", self._native.propose(sequences, limits))
-
-    def finish(self, sequence: SequenceDrafter, *, store: bool) -> None:
-        """End a sequence and free its memory. ``store`` leaves its prompt and output in the shared cache.
-
-        Without a shared cache or a scope nothing is stored. A proposal still waiting counts as abandoned.
-        """
-        self._native.finish(sequence, store)

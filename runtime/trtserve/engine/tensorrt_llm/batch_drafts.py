@@ -1,9 +1,9 @@
 """What our drafter does inside TensorRT-LLM's executor, free of TensorRT-LLM's classes.
 
-A round, seen from here: ``draft`` is called before each forward with the requests in generation. First each request's
-new tokens, which are what its last round emitted, settle its last proposal and join its history; then all are asked for
-drafts together. ``finish`` is called when a request's resources are freed: at its end, when it is cancelled or fails,
-and when it is paused to come back later.
+A round, seen from here: ``draft`` is called before each forward with the requests in generation. Each request's new
+tokens, which are what its last round emitted, settle its last proposal and join its history, and all are asked for
+drafts, in one call of the drafter. ``finish`` is called when a request's resources are freed: at its end, when it is
+cancelled or fails, and when it is paused to come back later.
 
 Everything is decided by the requests' own tokens and ids, in the order of their ids, so every rank of a tensor-parallel
 group, each with a copy of this, drafts the same.
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from trtserve.engine.protocol import SOURCES
 from trtserve.engine.tensorrt_llm.feed import Announced, FeedWriter, Shared
 from trtserve.engine.tensorrt_llm.scopes import takes_copies
 from trtserve.engine_dir import CostCurve, CostPoint
@@ -51,6 +52,17 @@ class _Live:
     """Drafts of the last round, not settled yet."""
     source: str | None = None
 
+    def shown(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
+        """Of the request's tokens: drafts of the last round that were accepted, -1 where none was verified, and what is
+        new."""
+        new = list(tokens[self.known :])
+        return common_prefix(new, self.waiting) if self.waiting and new else -1, new
+
+    def begin_round(self, new: int, drafts: tuple[int, ...], source: str | None) -> None:
+        """The history has ``new`` tokens more, and these drafts wait."""
+        self.known += new
+        self.waiting, self.source = drafts, source
+
 
 class BatchDrafts:
     """The drafts of one executor's requests. One thread calls it."""
@@ -71,24 +83,31 @@ class BatchDrafts:
         """
         batch = sorted(requests, key=lambda r: r.py_request_id)
         most = min(self._most_drafts(len(batch)), self.plan.max_draft_len)
-        takers: list[tuple[Any, _Live]] = []
+        ids: list[int] = []
+        live: list[_Live] = []
+        accepted: list[int] = []
+        emitted: list[list[int]] = []
         limits: list[int] = []
         for request in batch:
-            live = self._caught_up(request)
-            if live is None or request.py_disable_speculative_decoding:
+            one = self._live.get(request.py_request_id) or self._begin(request)
+            if one is None:
                 continue
-            end = request.py_orig_prompt_len + request.py_max_new_tokens
-            limit = min(most, end - live.known - 1, self.plan.max_seq_len - live.known - 1)
-            if limit > 0:
-                takers.append((request, live))
-                limits.append(limit)
+            right, new = one.shown(request.get_tokens(0))
+            ids.append(request.py_request_id)
+            live.append(one)
+            accepted.append(right)
+            emitted.append(new)
+            limits.append(self._limit(request, one.known + len(new), most))
         drafts: dict[int, list[int]] = {}
-        if takers:
-            proposals = self._drafter.propose([live.drafter for _, live in takers], np.array(limits, np.int32))
-            for (request, live), proposal in zip(takers, proposals, strict=True):
-                if proposal.source is not None:
-                    live.waiting, live.source = tuple(proposal.tokens.tolist()), proposal.source
-                    drafts[request.py_request_id] = list(live.waiting)
+        if live:
+            found = self._drafter.step([one.drafter for one in live], accepted, emitted, limits)
+            for row, (one, count, source) in enumerate(
+                zip(live, found.counts.tolist(), found.sources.tolist(), strict=True)
+            ):
+                tokens = found.tokens[row, :count].tolist()
+                one.begin_round(len(emitted[row]), tuple(tokens), SOURCES[source - 1] if count else None)
+                if count:
+                    drafts[ids[row]] = tokens
         self._announce(batch)
         return drafts
 
@@ -98,7 +117,10 @@ class BatchDrafts:
         if live is None:
             return
         tokens = request.get_tokens(0)
-        self._settle(live, tokens)
+        accepted, new = live.shown(tokens)
+        if accepted >= 0:
+            live.drafter.settle(accepted)
+        live.drafter.observe(new)
         self._drafter.finish(live.drafter, store=ended(request, tokens))
 
     def close(self) -> None:
@@ -111,35 +133,23 @@ class BatchDrafts:
             return 0
         return lookup.max_drafts if batch == 1 else lookup.batch_max_drafts
 
-    def _caught_up(self, request: Any) -> _Live | None:
-        """The request's drafter, which knows all its tokens; None for one that takes no copies."""
-        live = self._live.get(request.py_request_id)
-        if live is not None:
-            self._settle(live, request.get_tokens(0))
-            return live
+    def _limit(self, request: Any, length: int, most: int) -> int:
+        """Most drafts of a request of ``length`` tokens; -1: it has no part in the round."""
+        end = request.py_orig_prompt_len + request.py_max_new_tokens
+        limit = min(most, end - length - 1, self.plan.max_seq_len - length - 1)
+        return -1 if limit < 1 or request.py_disable_speculative_decoding else limit
+
+    def _begin(self, request: Any) -> _Live | None:
+        """A new request's drafter; None for one that takes no copies."""
         salt = request.cache_salt_id
         if not takes_copies(salt):
             return None
-        tokens = np.asarray(request.get_tokens(0), np.int32)
         prompt_len = request.py_orig_prompt_len
+        prompt = np.asarray(request.get_tokens(0)[:prompt_len], np.int32)
         scope = None if self.plan.hermetic else scope_name(str(request.lora_task_id), str(salt))
-        drafter = self._drafter.start(tokens[:prompt_len], scope=scope)
-        if len(tokens) > prompt_len:
-            drafter.observe(tokens[prompt_len:])
-        live = self._live[request.py_request_id] = _Live(drafter, len(tokens), prompt_len)
+        drafter = self._drafter.start(prompt, scope=scope)
+        live = self._live[request.py_request_id] = _Live(drafter, prompt_len, prompt_len)
         return live
-
-    def _settle(self, live: _Live, tokens: Sequence[int]) -> None:
-        new = tokens[live.known :]
-        if live.waiting:
-            if new:
-                live.drafter.settle(common_prefix(new, live.waiting))
-            else:
-                live.drafter.abandon()
-            live.waiting, live.source = (), None
-        if new:
-            live.drafter.observe(np.asarray(new, np.int32))
-            live.known = len(tokens)
 
     def _announce(self, batch: Sequence[Any]) -> None:
         if self._feed is None:

@@ -39,7 +39,7 @@ std::size_t NgramIndex::bytes() const noexcept {
            table_.capacity() * sizeof(Entry);
 }
 
-void NgramIndex::append(const Token* tokens, std::size_t count) {
+void NgramIndex::check_append(const Token* tokens, std::size_t count) const {
     if (count > kMaxTokens - size())
         throw std::invalid_argument("history would hold " + std::to_string(size() + count) + " tokens; allowed: at most " +
                                     std::to_string(kMaxTokens));
@@ -47,6 +47,10 @@ void NgramIndex::append(const Token* tokens, std::size_t count) {
         if (tokens[i] < 0)
             throw std::invalid_argument("token " + std::to_string(i) + " is " + std::to_string(tokens[i]) +
                                         "; allowed: 0 to 2147483647");
+}
+
+void NgramIndex::append(const Token* tokens, std::size_t count) {
+    check_append(tokens, count);
     reserve(count);  // the last thing that can fail
     // Insertion is bound by the table's cache misses, so hashes are computed kAhead tokens early and their places fetched.
     const auto n = static_cast<std::size_t>(ngram());
@@ -64,6 +68,7 @@ void NgramIndex::append(const Token* tokens, std::size_t count) {
         }
         insert(position, ahead[position % kAhead]);
     }
+    prefetch(&table_[home(mixed(tail_))]);  // the next search looks there
 }
 
 void NgramIndex::reserve(std::size_t count) {

@@ -29,7 +29,10 @@ class NgramIndex {
     std::uint64_t tail_hash() const noexcept { return tail_; }  // of the last n tokens, once there are n
     std::size_t bytes() const noexcept;                         // allocated
 
-    // Throws std::invalid_argument for a negative token or more than kMaxTokens; then nothing has changed.
+    // Throws std::invalid_argument for a negative token or more than kMaxTokens in all.
+    void check_append(const Token* tokens, std::size_t count) const;
+
+    // Throws what check_append() throws; then nothing has changed.
     void append(const Token* tokens, std::size_t count);
 
     // Forgets everything from `length` on: afterwards the index equals that of the shorter history.

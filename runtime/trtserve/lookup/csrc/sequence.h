@@ -48,16 +48,21 @@ class Sequence {
 
     bool waiting() const noexcept { return waiting_.count > 0; }
 
-    void settle(int accepted, std::optional<int> verified) {
-        if (!waiting()) throw std::invalid_argument("settle: no proposal waits to be settled");
+    // Throws std::invalid_argument where settle() with these would.
+    void check_settle(int accepted, std::optional<int> verified) const {
+        if (!waiting()) throw std::invalid_argument("no proposal waits to be settled");
         const int proposed = verified.value_or(waiting_.count);
         if (proposed < 1 || proposed > waiting_.count)
-            throw std::invalid_argument("settle: verified is " + std::to_string(proposed) + "; allowed: 1 to " +
+            throw std::invalid_argument("verified is " + std::to_string(proposed) + "; allowed: 1 to " +
                                         std::to_string(waiting_.count) + ", the drafts proposed");
         if (accepted < 0 || accepted > proposed)
-            throw std::invalid_argument("settle: accepted is " + std::to_string(accepted) + "; allowed: 0 to " +
-                                        std::to_string(proposed) + ", the drafts verified");
-        policy_->settle(waiting_.source, proposed, accepted);
+            throw std::invalid_argument("accepted is " + std::to_string(accepted) + "; allowed: 0 to " + std::to_string(proposed) +
+                                        ", the drafts verified");
+    }
+
+    void settle(int accepted, std::optional<int> verified) {
+        check_settle(accepted, verified);
+        policy_->settle(waiting_.source, verified.value_or(waiting_.count), accepted);
         waiting_ = {};
     }
 
