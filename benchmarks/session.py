@@ -13,8 +13,9 @@ from benchmarks.workloads import Case
 from trtserve import engine_dir
 from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import Delta, Finish, GenerationRequest, GenerationStats
+from trtserve.engine_dir import CostCurve
 from trtserve.executor.torch import TorchExecutor
-from trtserve.loading import cost_curve
+from trtserve.loading import cost_curve as measured_curve
 from trtserve.lookup.drafter import Drafter
 from trtserve.overrides import Overrides
 from trtserve.sampling import SamplingParams
@@ -41,15 +42,26 @@ class Run:
 
 
 class Session:
-    """Owns the engine. ``close`` it, or use it in a ``with``."""
+    """Owns the engine. ``close`` it, or use it in a ``with``.
 
-    def __init__(self, directory: Path, *, lookup: PromptLookup | None = None, threads: int | None = None) -> None:
+    ``cost_curve`` weighs drafts instead of the manifest's. Not ``hermetic``: slots keep prompts for later runs.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lookup: PromptLookup | None = None,
+        cost_curve: CostCurve | None = None,
+        threads: int | None = None,
+        hermetic: bool = True,
+    ) -> None:
         self.manifest = engine_dir.load(directory)
         self.tokenizer = Tokenizer.load(directory, self.manifest.tokenizer)
         self.executor = ForcedExecutor(TorchExecutor.load(directory, self.manifest, threads=threads))
         settings = lookup or self.manifest.speculative.prompt_lookup or PromptLookup()
-        drafter = Drafter(settings, cost=cost_curve(self.manifest, Overrides()))
-        self.engine = LocalEngine(self.executor, drafter, self.tokenizer, self.manifest, hermetic=True)
+        drafter = Drafter(settings, cost=cost_curve or measured_curve(self.manifest, Overrides()))
+        self.engine = LocalEngine(self.executor, drafter, self.tokenizer, self.manifest, hermetic=hermetic)
 
     def __enter__(self) -> Session:
         return self

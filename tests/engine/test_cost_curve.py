@@ -8,6 +8,7 @@ import pytest
 
 from trtserve.engine_dir import CostCurve, CostPoint
 from trtserve.loading import cost_curve
+from trtserve.lookup.cost import verify_cost
 from trtserve.overrides import OverrideError, Overrides
 from trtserve.settings import Limits, Speculative
 
@@ -46,3 +47,21 @@ def test_a_calibrated_curve_takes_its_place(tmp_path: Path) -> None:
         cost_curve(manifest, Overrides.parse({"cost_curve": str(path)}))
     with pytest.raises(OverrideError, match=r"cost_curve: .*nowhere is neither a file nor"):
         cost_curve(manifest, Overrides.parse({"cost_curve": "nowhere"}))
+
+
+def test_of_several_contexts_the_dearest_row_counts() -> None:
+    """In a large batch a row is dear where the context is short, alone where it is long."""
+    times = {
+        (1, 128): (1.0, 1.1),
+        (1, 1024): (1.0, 1.3),
+        (8, 128): (2.0, 4.0),
+        (8, 1024): (4.0, 6.0),
+    }
+    points = tuple(
+        CostPoint(batch=batch, rows=rows, context=context, seconds=seconds)
+        for (batch, context), by_rows in times.items()
+        for rows, seconds in enumerate(by_rows, 1)
+    )
+    cost = verify_cost(CostCurve(device="cpu", points=points))
+    assert cost.at(1, 1) == pytest.approx(1.3)
+    assert cost.at(8, 8) == pytest.approx(2.0)

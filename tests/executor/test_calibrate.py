@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.executor import tiny
 from trtserve.executor.base import Executor, ExecutorInfo, StepInput, StepOutput
-from trtserve.executor.calibrate import Shape, measure, shapes_to_measure
+from trtserve.executor.calibrate import Shape, measure, shapes_to_measure, stopwatch
 from trtserve.settings import Limits, PromptLookup, Speculative, plan_tiers
 
 
@@ -54,7 +57,7 @@ class ClockedExecutor(Executor):
         assert all(s.plain for s in batch.sampling)
         shape = Shape(len(batch.slots), rows, context)
         self.steps.append(shape)
-        # One call in five is disturbed, a hundredfold: a mean would show it, a median must not.
+        # One call in five is disturbed, a hundredfold: a mean would show it, a lower quartile must not.
         self.hiccups += 1
         self.now += self.cost(*shape) * (100 if self.hiccups % 5 == 0 else 1)
         total = len(batch.tokens)
@@ -76,13 +79,13 @@ def make(*, batch: int = 4, length: int = 4096, drafts: int = 8, scale: float = 
     return ClockedExecutor(limits, Speculative(prompt_lookup=lookup), scale=scale)
 
 
-def test_medians_of_every_shape_undisturbed_by_hiccups() -> None:
+def test_every_shape_undisturbed_by_hiccups() -> None:
     executor = make()
     curve = measure(executor, contexts=(128, 1024), repeats=9, threads=2, clock=executor.clock)
     assert (curve.device, curve.threads) == ("clocked", 2)
     found = {(p.batch, p.rows, p.context): p.seconds for p in curve.points}
     lone = {(1, r, c) for r in range(1, 10) for c in (128, 1024)}
-    copy = {(2, r, c) for r in range(1, 5) for c in (128, 1024)}
+    copy = {(2, r, c) for r in (1, 2, 3, 4) for c in (128, 1024)}
     full = {(4, 1, c) for c in (128, 1024)}
     assert found.keys() == lone | copy | full
     for shape, seconds in found.items():
@@ -100,6 +103,15 @@ def test_shapes_take_turns() -> None:
 def test_many_rows_are_sampled_and_the_widest_is_measured() -> None:
     rows = [s.rows for s in shapes_to_measure(make(drafts=40), (0,)) if s.batch == 1]
     assert rows == [*range(1, 10), 12, 16, 24, 32, 41]
+
+
+def test_batches_that_may_draft_are_measured_between_one_and_the_largest() -> None:
+    limits = Limits(max_batch_size=48, max_seq_len=4096, prefill_chunk=16)
+    lookup = PromptLookup(max_drafts=8, batch_max_drafts=8, max_seqs=24)
+    executor = ClockedExecutor(limits, Speculative(prompt_lookup=lookup))
+    shapes = shapes_to_measure(executor, (128,))
+    by_batch = {b: [s.rows for s in shapes if s.batch == b] for b in {s.batch for s in shapes}}
+    assert by_batch == {1: [*range(1, 10)], **{b: [1, 2, 3, 5, 9] for b in (2, 4, 8, 16, 24)}, 48: [1]}
 
 
 @pytest.mark.parametrize(("length", "contexts"), [(64, {55}), (200, {128, 191}), (17, {8})])
@@ -131,3 +143,22 @@ def test_senseless_requests_are_refused(contexts: tuple[int, ...], repeats: int)
         measure(make(), contexts=contexts, repeats=repeats)
     with pytest.raises(ValueError, match="at least one of each"):
         measure(make(), seconds=0)
+
+
+def test_what_else_the_machine_does_is_not_counted_on_a_cpu() -> None:
+    """A verify's time is the timer's; the clock, which others slow down, only says when to stop."""
+    executor = make()
+    curve = measure(
+        executor, contexts=(128,), repeats=9, seconds=1e9, clock=lambda: 50 * executor.now, timer=executor.clock
+    )
+    for p in curve.points:
+        assert p.seconds == pytest.approx(executor.cost(p.batch, p.rows, p.context))
+    assert stopwatch(executor) is None, "it does not say on how many threads it computes"
+
+
+def test_a_cpu_is_timed_by_its_processor() -> None:
+    timer = stopwatch(tiny.executor(tiny.config()))
+    assert timer is not None
+    start, begin = timer(), time.process_time()
+    sum(range(200_000))
+    assert 0 < timer() - start <= time.process_time() - begin

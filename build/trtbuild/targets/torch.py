@@ -99,11 +99,11 @@ def _write_weights(
 def _measure(label: str, executor: TorchExecutor, progress: Progress) -> CostCurve:
     import torch
 
-    from trtserve.executor.calibrate import measure
+    from trtserve.executor.calibrate import measure, stopwatch
 
     try:
         with progress.bar(label, 100) as advance:
-            return measure(executor, threads=torch.get_num_threads(), progress=advance)
+            return measure(executor, threads=torch.get_num_threads(), progress=advance, timer=stopwatch(executor))
     finally:
         executor.close()
 

@@ -10,7 +10,7 @@ import click
 from trtserve import engine_dir as engine_dirs
 from trtserve.cli.failures import friendly
 from trtserve.cli.options import integer_range, option
-from trtserve.executor.calibrate import DEFAULT_CONTEXTS, DEFAULT_REPEATS, DEFAULT_SECONDS, measure
+from trtserve.executor.calibrate import DEFAULT_CONTEXTS, DEFAULT_REPEATS, DEFAULT_SECONDS, measure, stopwatch
 from trtserve.loading import load_executor
 from trtserve.overrides import Overrides
 
@@ -23,7 +23,7 @@ from trtserve.overrides import Overrides
 @option(
     "--context", "contexts", type=click.IntRange(0), multiple=True, default=DEFAULT_CONTEXTS, help="tokens before it"
 )
-@option("--repeats", type=click.IntRange(1), default=DEFAULT_REPEATS, help="times each shape, in turns; medians count")
+@option("--repeats", type=click.IntRange(1), default=DEFAULT_REPEATS, help="times each shape, in turns")
 @option("--seconds", type=click.FloatRange(0, min_open=True), default=DEFAULT_SECONDS, help="about how long to measure")
 @option("--device", default=None, show_default="cpu; cuda:0 for TensorRT", help="where to compute")
 @option(
@@ -56,6 +56,7 @@ def calibrate(
                     seconds=seconds,
                     threads=threads,
                     progress=bar.update,
+                    timer=stopwatch(executor),
                 )
         finally:
             executor.close()

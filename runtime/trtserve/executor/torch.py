@@ -141,6 +141,11 @@ class TorchExecutor(Executor):
         self._live().copy_prefix(source, target, length)
 
     @property
+    def threads(self) -> int:
+        """CPU threads that compute a verify."""
+        return self._threads
+
+    @property
     def vocab_size(self) -> int:
         return self.info.vocab_size
 

@@ -17,8 +17,9 @@ def verify_cost(curve: CostCurve | None) -> VerifyCost:
 
     ``VerifyCost.at(batch, extra)`` is the time of a verify with ``extra`` draft rows over that of one without drafts.
     Between measured row counts and batches it lies on the line between them; a larger batch than any measured costs
-    like the largest. Times are averaged over the contexts at which all of a batch's row counts were measured, and never
-    fall as rows grow, so that a noisy measurement makes no row look free. A batch measured at a single row count says
+    like the largest. Of the contexts at which all of a batch's row counts were measured the one counts at which a row
+    costs most, so that drafts are worth it at all of them, and times never fall as rows grow, so that a noisy
+    measurement makes no row look free. A batch measured at a single row count says
     nothing about drafts and is left out.
     """
     if curve is None:
@@ -39,7 +40,8 @@ def _times(points: Sequence[CostPoint]) -> list[float]:
     complete = [times for _, times in sorted(by_context.items()) if len(times) == len(counts)]
     if not complete or counts[0] != 1:
         return []
-    measured = [(count, fmean(times[count] for times in complete)) for count in counts]
+    step = fmean(times[1] for times in complete)
+    measured = [(count, step * max(times[count] / times[1] for times in complete)) for count in counts]
     return list(_never_falling(_every_row(measured)))
 
 
