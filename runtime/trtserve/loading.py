@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from trtserve import drafters, engine_dir
 from trtserve.drafters import ChainDrafter
-from trtserve.engine.local import LocalEngine, Recorder
+from trtserve.engine.door import Recorder
+from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import Engine
 from trtserve.engine_dir import CostCurve, Manifest
 from trtserve.executor.base import Executor, ExecutorError

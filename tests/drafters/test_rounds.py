@@ -316,7 +316,7 @@ def test_copies_keep_their_own_limits_beside_long_chains() -> None:
         Scripted(), num_drafts=12, lookup=LOOKUP.model_copy(update={"max_drafts": 8, "batch_max_drafts": 3})
     )
     try:
-        assert [engine._most_drafts(n) for n in (1, 2, 3, 4)] == [8, 3, 3, 0]
+        assert [engine._copies.most_drafts(n) for n in (1, 2, 3, 4)] == [8, 3, 3, 0]
         assert engine.info.max_rows(1) == 13 and engine.info.max_rows(LIMITS.max_batch_size) == 13
     finally:
         engine.close()

@@ -76,7 +76,7 @@ def test_an_end_token_copied_from_the_prompt_ends_only_if_the_model_chooses_it(m
     prompt = [*ids("abcde"), EOS, *ids("xyz"), *ids("abc")]
     text = [*ids("de"), *([EOS] if wanted else ids("fg")), *ids("hijk"), EOS]
     engine = text_engine(make_engine, prompt, text, drafts=False)
-    engine._drafter = Drafter(PromptLookup(ngram=2, min_match=2))
+    engine._copies.drafter = Drafter(PromptLookup(ngram=2, min_match=2))
     done = collect(engine.submit(GenerationRequest(prompt, SamplingParams(temperature=0))))
     assert done.finish.reason == "stop"
     assert done.text == ("de" if wanted else "defghijk")

@@ -33,7 +33,7 @@ def run(request: pytest.FixtureRequest, make_engine: Make) -> Callable[..., Comp
         kept = engine._slots._slots[0].tokens.tolist()
         whole = [*prompt, *token_ids(done)]
         assert kept == whole[:-1], "the slot keeps exactly what was committed"
-        if request.param and isinstance(drafter := engine._drafter, ToyDrafter):
+        if request.param and isinstance(drafter := engine._copies.drafter, ToyDrafter):
             assert drafter.started[0].tokens == whole
             assert drafter.stored == [(drafter.started[0].scope, whole)]
             sources = done.finish.stats.sources["history"]
@@ -189,7 +189,7 @@ def test_draft_lengths_stay_within_the_tier_the_budget_and_the_context(make_engi
     text = ids("abcdefghijklmnopqrstuvwxyz")
     engine = text_engine(make_engine, PROMPT, text)
     collect(engine.submit(GenerationRequest(PROMPT, SamplingParams(temperature=0, max_tokens=20))))
-    drafter = engine._drafter
+    drafter = engine._copies.drafter
     assert isinstance(drafter, ToyDrafter)
     assert drafter.limits == [[8], [8], [1]]
     assert engine._executor.rows_seen == [[9], [9], [2]]  # type: ignore[attr-defined]

@@ -269,7 +269,7 @@ def test_a_closed_engine(directory: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert started.wait(10)
     closer = threading.Thread(target=engine.close)
     closer.start()
-    while not engine.engine._closed:
+    while not engine.engine._door.closed:
         time.sleep(0.001)
     closing.set()
     closer.join(10)

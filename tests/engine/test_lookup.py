@@ -54,7 +54,7 @@ def test_equality_with_every_source(make_engine: Make, max_batch_size: int) -> N
 def test_a_right_prediction_is_accepted_and_reported(make_engine: Make) -> None:
     prompt, text = ids("the foo("), ids("abcdefghijklmnopqrstuvwxyz")
     engine = text_engine(make_engine, prompt, text, drafts=False)
-    engine._drafter = Drafter(SETTINGS)
+    engine._copies.drafter = Drafter(SETTINGS)
     done = collect(
         engine.submit(GenerationRequest(prompt, GREEDY.model_copy(update={"max_tokens": 26}), prediction=text))
     )
@@ -95,7 +95,7 @@ def test_only_finished_requests_are_stored_and_only_what_was_kept(make_engine: M
     drafter, shared = shared_drafter()
     prompt, text = ids("the foo("), ids("abcdeENDxyzxyzxyz")
     engine = text_engine(make_engine, prompt, text, drafts=False)
-    engine._drafter = drafter
+    engine._copies.drafter = drafter
     ready = threading.Event()
     engine._executor.before_step = lambda batch: ready.wait(10) and None  # type: ignore[attr-defined]
     cancelled = engine.submit(GenerationRequest(prompt, GREEDY))

@@ -258,7 +258,7 @@ def test_drain_waits_and_refuses_new_requests(make_engine: Make) -> None:
     result: list[bool] = []
     drainer = threading.Thread(target=lambda: result.append(engine.drain()))
     drainer.start()
-    while not engine._draining:
+    while not engine._door.draining:
         time.sleep(0.001)
     with pytest.raises(EngineClosedError, match="shutting down"):
         engine.submit(GenerationRequest(ids("abc"), GREEDY))

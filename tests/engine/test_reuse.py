@@ -75,7 +75,7 @@ def test_scopes_never_mix(make_engine: Make, other: Scope) -> None:
     assert cached(ask(engine, prompt, scope=other)) == 0
     assert cached(ask(engine, prompt, scope=other)) == len(prompt) - 1
     assert all(source != 0 for source, _, _ in toy(engine).copied), "slot 0 holds the first scope's text"
-    scopes = {s.scope for s in engine._drafter.started}  # type: ignore[union-attr]
+    scopes = {s.scope for s in engine._copies.drafter.started}  # type: ignore[union-attr]
     assert len(scopes) == 2 and None not in scopes
 
 
@@ -86,7 +86,7 @@ def test_hermetic_refuses_every_channel(make_engine: Make) -> None:
         assert cached(ask(engine, prompt)) == 0
     generations = [engine.submit(GenerationRequest(prompt, GREEDY)) for _ in range(6)]
     assert [cached(collect(g)) for g in generations] == [0] * 6
-    drafter = engine._drafter
+    drafter = engine._copies.drafter
     assert {s.scope for s in drafter.started} == {None} and not drafter.stored  # type: ignore[union-attr]
     assert toy(engine).copied == []
 
@@ -215,5 +215,5 @@ def test_a_failed_sequence_leaves_nothing_behind(make_engine: Make) -> None:
 def test_lookup_off_for_one_request_takes_and_leaves_no_copies(make_engine: Make) -> None:
     engine = make_engine()
     ask(engine, ids("abcabcabc"), lookup=False)
-    drafter = engine._drafter
+    drafter = engine._copies.drafter
     assert not drafter.started and not drafter.stored  # type: ignore[union-attr]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
+from trtserve.engine.drafting import SharedCacheStats
 from trtserve.engine.protocol import SOURCES, EngineMetrics, FinishReason, Source
+from trtserve.engine.sequence import Sequence
 
 _REASONS: tuple[FinishReason, ...] = ("stop", "length", "cancelled", "error")
 
@@ -40,6 +43,27 @@ class Gauges:
     shared_cache_budget_bytes: int = 0
     shared_cache_scopes: int = 0
     shared_cache_evictions_total: int = 0
+
+
+def gauges(running: Iterable[tuple[Sequence, bool]], shared: SharedCacheStats | None) -> Gauges:
+    """Where the engine stands. ``running``: each sequence that has a slot, and whether a drafter follows it."""
+    found = Gauges()
+    windows = followed = 0
+    for sequence, drafting in running:
+        found.requests_running += 1
+        found.kv_tokens_used += sequence.length
+        if drafting:
+            followed += 1
+            windows += sequence.window
+            found.sequences_backing_off += sequence.backing_off
+    if followed:
+        found.mean_window = windows / followed
+    if shared is not None:
+        found.shared_cache_bytes = shared.bytes
+        found.shared_cache_budget_bytes = shared.budget
+        found.shared_cache_scopes = shared.scopes
+        found.shared_cache_evictions_total = shared.evictions
+    return found
 
 
 class EngineStats:

@@ -10,8 +10,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from trtserve.engine.door import Recorder
 from trtserve.engine.drafting import TextTokenizer
-from trtserve.engine.local import Recorder
 from trtserve.engine.protocol import Engine
 from trtserve.engine.tensorrt_llm import versions
 from trtserve.engine.tensorrt_llm.batch_drafts import LookupPlan

@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import importlib
 import logging
-import math
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -23,25 +22,22 @@ from typing import Any
 
 import numpy as np
 
+from trtserve.engine.door import FrontDoor, Recorder
 from trtserve.engine.drafting import TextTokenizer
 from trtserve.engine.emit import TextStream
 from trtserve.engine.generation import LocalGeneration, deliver
-from trtserve.engine.local import MAX_FAILURES, Recorder
 from trtserve.engine.protocol import (
     Delta,
-    EngineClosedError,
     EngineMetrics,
     Finish,
     FinishReason,
     GenerationRequest,
-    QueueFullError,
     RequestError,
     Source,
     TokenOut,
 )
-from trtserve.engine.requests import check_parameter_tokens, output_budget, token_array
 from trtserve.engine.sequence import Ending, Sequence
-from trtserve.engine.stats import EngineStats, Gauges, Turn
+from trtserve.engine.stats import EngineStats, Turn, gauges
 from trtserve.engine.tensorrt_llm import sampling
 from trtserve.engine.tensorrt_llm.batch_drafts import common_prefix
 from trtserve.engine.tensorrt_llm.feed import FeedReader
@@ -81,8 +77,6 @@ class PyTorchEngine:
         max_queue: int = 256,
         recorder: Recorder | None = None,
     ) -> None:
-        if max_queue < 1:
-            raise ValueError(f"max_queue is {max_queue}; allowed: 1 or more")
         self.manifest = manifest
         self._llm = llm
         self._package = package
@@ -91,18 +85,17 @@ class PyTorchEngine:
         self._feed = feed
         self._chain = chain
         self._adapters = dict(adapters or {})
-        self._max_queue = max_queue
-        self._recorder = recorder
         self._vocab_size = manifest.model.vocab_size
 
         # Shared with other threads.
-        self._state = threading.Condition()
-        self._unfinished: set[Sequence] = set()
-        self._draining = False
-        self._closed = False
-        self._failures = 0
-        self._service_time = 1.0
         limits = manifest.limits
+        self._door = FrontDoor(
+            vocab_size=self._vocab_size,
+            max_seq_len=limits.max_seq_len,
+            slots=limits.max_batch_size,
+            max_queue=max_queue,
+            recorder=recorder,
+        )
         self._stats = EngineStats(limits.max_batch_size * limits.max_seq_len)
 
         # The loop's own.
@@ -121,53 +114,31 @@ class PyTorchEngine:
     @property
     def healthy(self) -> bool:
         """Whether requests can be expected to be served: the loop lives and they do not fail one after the other."""
-        return self._thread.is_alive() and not self._closed and self._failures < MAX_FAILURES
+        return self._thread.is_alive() and not self._door.closed and self._door.healthy
 
     def submit(self, request: GenerationRequest) -> LocalGeneration:
         """Queue a request, from any thread. Raises RequestError, QueueFullError or EngineClosedError at once."""
-        prompt = token_array(request.prompt, self._vocab_size, "prompt")
-        prediction = token_array(request.prediction, self._vocab_size, "prediction")
-        check_parameter_tokens(request, self._vocab_size)
+        sequence = self._door.check(request, partial(self._post, self._cancel))
         sampling.check(request, "pytorch")
         if request.scope.adapter and request.scope.adapter not in self._adapters:
             raise RequestError(
                 f"adapter {request.scope.adapter!r} is unknown; allowed: {', '.join(self._adapters) or 'none'}", "model"
             )
-        limits = self.manifest.limits
-        sequence = Sequence(request, prompt, prediction, output_budget(request, len(prompt), limits.max_seq_len))
-        sequence.generation = LocalGeneration(request, partial(self._post, self._cancel, sequence))
-        with self._state:
-            if self._draining or self._closed:
-                raise EngineClosedError("the engine is shutting down and takes no new requests")
-            if len(self._unfinished) >= self._max_queue + limits.max_batch_size:
-                retry = min(max(math.ceil(self._service_time / limits.max_batch_size), 1), 60)
-                raise QueueFullError(f"{self._max_queue} requests are waiting already; the queue is full", retry)
-            self._unfinished.add(sequence)
-            self._post(self._start, sequence)
+        self._door.enter(sequence, partial(self._post, self._start))
         return sequence.generation
 
     def metrics(self) -> EngineMetrics:
         """A snapshot. Running are requests of which TensorRT-LLM sent a token; it does not tell of the others."""
-        with self._state:
-            return self._stats.snapshot(len(self._unfinished))
+        return self._stats.snapshot(self._door.num_inside)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests and wait for running ones. False when ``timeout`` seconds passed first; then they are
         cancelled."""
-        with self._state:
-            self._draining = True
-            if self._state.wait_for(lambda: not self._unfinished, timeout):
-                return True
-            for sequence in self._unfinished:
-                self._post(self._cancel, sequence)
-            return False
+        return self._door.drain(timeout, partial(self._post, self._cancel))
 
     def close(self) -> None:
         """Cancel what runs and free everything. A second call does nothing."""
-        with self._state:
-            first = not self._closed
-            self._closed = True
-        if first:
+        if self._door.close():
             self._post(self._shut_down)
         self._thread.join()
         atexit.unregister(self.close)
@@ -184,12 +155,11 @@ class PyTorchEngine:
         try:
             self._loop.run_forever()
         finally:
-            with self._state:
-                self._closed = True
+            self._door.close()
             self._loop.close()
 
     def _shut_down(self) -> None:
-        for sequence in list(self._unfinished):
+        for sequence in self._door.inside():
             self._cancel(sequence)
         self._loop.create_task(self._finish_up())
 
@@ -198,7 +168,7 @@ class PyTorchEngine:
             _, late = await asyncio.wait(self._tasks, timeout=_SHUTDOWN_SECONDS)
             for task in late:
                 task.cancel()
-        for sequence in list(self._unfinished):
+        for sequence in self._door.inside():
             self._end(sequence, "cancelled")
         try:
             # The executor's shutdown waits for its workers.
@@ -390,41 +360,20 @@ class PyTorchEngine:
             if spans:
                 text = "".join(t for t, _ in spans)
                 deliver([(sequence.generation, Delta(text=text, tokens=(), spans=spans))])
-        if self._recorder is not None and reason in ("stop", "length"):
-            output = sequence.tokens[sequence.prompt_len :]
-            self._recorder(sequence.scope, sequence.prompt, output, sequence.prediction)
-        self._service_time += 0.2 * (perf_counter() - sequence.submitted_at - self._service_time)
+        self._door.record(sequence, reason)
+        self._door.served(perf_counter() - sequence.submitted_at)
         finish = Finish(reason, sequence.stats(), stop=None if ending is None else ending.stop, error=error)
         if reason == "error":
-            self._failures += 1
+            self._door.failed()
         elif reason != "cancelled":
-            self._failures = 0
+            self._door.succeeded()
         self._count(Turn(finished=[reason]))
         deliver([(sequence.generation, finish)])
-        with self._state:
-            self._unfinished.discard(sequence)
-            self._state.notify_all()
+        self._door.leave([sequence])
 
     def _count(self, turn: Turn) -> None:
-        gauges = Gauges()
-        windows = drafting = 0
-        for sequence in self._running:
-            if sequence.done or sequence.first_round_at is None:
-                continue
-            gauges.requests_running += 1
-            gauges.kv_tokens_used += sequence.length
-            if sequence.window:
-                drafting += 1
-                windows += sequence.window
-                gauges.sequences_backing_off += sequence.backing_off
-        gauges.mean_window = windows / drafting if drafting else 0.0
-        if self._feed is not None:
-            shared = self._feed.shared
-            gauges.shared_cache_bytes = shared.bytes
-            gauges.shared_cache_budget_bytes = shared.budget
-            gauges.shared_cache_scopes = shared.scopes
-            gauges.shared_cache_evictions_total = shared.evictions
-        self._stats.add(turn, gauges)
+        running = ((s, s.window > 0) for s in self._running if not s.done and s.first_round_at is not None)
+        self._stats.add(turn, gauges(running, None if self._feed is None else self._feed.shared))
 
 
 def _entry(logprobs: Any, index: int) -> Any:
