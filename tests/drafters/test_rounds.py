@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from trtserve import drafters
 from trtserve.drafters.base import ChainDrafter, ChainRequest, Opening
 from trtserve.engine.chain import MAX_PAUSE, ChainRounds
-from trtserve.engine.chain_cost import MAX_PROBE_EVERY, PROBE_EVERY, ChainGate, ForwardCost
+from trtserve.engine.chain_cost import MAX_PROBE_EVERY, PROBE_EVERY, ChainGate
 from trtserve.engine.protocol import GenerationRequest
 from trtserve.engine_dir import CostCurve, CostPoint
 from trtserve.executor.base import ExecutorError
+from trtserve.lookup.cost import read_curve
 from trtserve.sampling import SamplingParams
 
 from .tiny import (
@@ -164,19 +165,10 @@ def curve(
     return CostCurve(device="cpu", points=tuple(points))
 
 
-def test_forward_cost_between_and_beyond_the_measured_points() -> None:
-    cost = ForwardCost(curve(1.0, 0.1))
-    assert cost.seconds(1, 1, 10) == pytest.approx(1.0)
-    assert cost.seconds(1, 3, 64) == pytest.approx(1.2)
-    assert cost.seconds(2, 1, 64) == pytest.approx(1.1)
-    assert cost.seconds(1, 1, 400) == pytest.approx(1.5)
-    assert cost.seconds(9, 20, 64) == cost.seconds(4, 9, 64)
-    with pytest.raises(ValueError, match="without points"):
-        ForwardCost(CostCurve(device="cpu", points=()))
-
-
 def gate_of(verify_row: float, draft: float, slots: int = 4) -> ChainGate:
-    return ChainGate(ForwardCost(curve(1.0, verify_row)), ForwardCost(curve(draft, 0.0)), slots)
+    verify, draft_forward = read_curve(curve(1.0, verify_row)), read_curve(curve(draft, 0.0))
+    assert verify is not None and draft_forward is not None
+    return ChainGate(verify, draft_forward, slots)
 
 
 def settle(gate: ChainGate, accepted: int, times: int, proposed: int = 4, slot: int = 0) -> None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from trtserve.engine_dir import CostCurve, Manifest
+from trtserve.engine_dir import Manifest
+from trtserve.lookup.cost import ForwardCost, read_curve
 
 PROBE_EVERY = 32
 """Rounds without a chain after which one draft is tried, so that an estimate that turned out low can recover. Twice as
@@ -24,33 +23,6 @@ _OWN_DECAY = 0.95
 _ALL_DECAY = 0.998
 _PRIOR = (2.0, 1.0)
 _PRIOR_WEIGHT = 4.0
-
-
-class ForwardCost:
-    """Seconds of a forward, from a measured curve: linear between its batches and rows, at its nearest context."""
-
-    def __init__(self, curve: CostCurve) -> None:
-        self._lines: dict[int, dict[int, list[tuple[int, float]]]] = {}
-        for point in sorted(curve.points, key=lambda p: p.rows):
-            line = self._lines.setdefault(point.context, {}).setdefault(point.batch, [])
-            line.append((point.rows, point.seconds))
-        if not self._lines:
-            raise ValueError("a cost curve without points")
-        self._known: dict[tuple[int, int, int], float] = {}
-
-    def seconds(self, batch: int, rows: int, context: int) -> float:
-        """Of ``batch`` sequences of ``rows`` rows each after about ``context`` tokens; beyond the curve, its edge's."""
-        nearest = min(self._lines, key=lambda c: (abs(c - context), c))
-        key = (batch, rows, nearest)
-        if (known := self._known.get(key)) is None:
-            lines = self._lines[nearest]
-            batches = sorted(lines)
-            known = self._known[key] = _between(batch, [(b, _between(rows, lines[b])) for b in batches])
-        return known
-
-
-def _between(x: int, line: Sequence[tuple[int, float]]) -> float:
-    return float(np.interp(x, [at for at, _ in line], [seconds for _, seconds in line]))
 
 
 class Odds:
@@ -86,12 +58,11 @@ class ChainGate:
         """The gate of an engine whose forwards were measured on the kind of device that runs it; None: no curves."""
         record = manifest.draft_model
         curves = (manifest.cost_curve, None if record is None else record.cost_curve)
-        verify, draft = curves
-        if verify is None or draft is None or not verify.points or not draft.points:
-            return None
-        if any(c.device.partition(":")[0] != device.partition(":")[0] for c in (verify, draft)):
-            return None
-        return cls(ForwardCost(verify), ForwardCost(draft), manifest.limits.max_batch_size)
+        kind = device.partition(":")[0]
+        verify, draft = (
+            None if curve is None or curve.device.partition(":")[0] != kind else read_curve(curve) for curve in curves
+        )
+        return None if verify is None or draft is None else cls(verify, draft, manifest.limits.max_batch_size)
 
     def begin(self, slot: int) -> None:
         self._own[slot] = Odds(_OWN_DECAY)

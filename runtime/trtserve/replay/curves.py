@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 
 from pydantic import ValidationError
 
 from trtserve.engine_dir import CostCurve
-from trtserve.lookup.cost import verify_cost
+from trtserve.lookup.cost import read_curve, verify_cost
 
 _SHIPPED = files("trtserve.replay") / "shipped"
 
@@ -46,8 +43,7 @@ class CostModel:
     def __init__(self, curve: CostCurve | None) -> None:
         self.curve = curve
         self._relative = verify_cost(curve)
-        points = [] if curve is None else [p for p in curve.points if p.rows == 1]
-        self._steps = [(b, fmean(p.seconds for p in points if p.batch == b)) for b in sorted({p.batch for p in points})]
+        self._cost = read_curve(curve)
 
     def relative(self, batch: int, extra: int) -> float:
         """Of a verify of ``batch`` sequences and ``extra`` draft rows, over that of one without drafts."""
@@ -55,16 +51,7 @@ class CostModel:
 
     def step(self, batch: int) -> float:
         """A verify of ``batch`` sequences without drafts: on the line between measured batches, flat past them."""
-        return _on_line(self._steps, batch) if self._steps else 1.0
+        return 1.0 if self._cost is None else self._cost.seconds(batch, 1)
 
     def time(self, batch: int, extra: int) -> float:
         return self.step(batch) * self.relative(batch, extra)
-
-
-def _on_line(points: Sequence[tuple[int, float]], x: int) -> float:
-    if x <= points[0][0]:
-        return points[0][1]
-    for (low, before), (high, after) in pairwise(points):
-        if x <= high:
-            return before + (after - before) * (x - low) / (high - low)
-    return points[-1][1]
