@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ from trtbuild.errors import BuildError, OutputError, RecipeError
 from trtbuild.progress import Progress
 from trtbuild.recipe import LoadedRecipe, Recipe
 from trtserve import engine_dir
-from trtserve.engine_dir import EngineDirError, Manifest
+from trtserve.engine_dir import Choice, EngineDirError, Manifest
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import plan_tiers
 
@@ -37,6 +38,11 @@ class Prepared:
     @property
     def recipe(self) -> Recipe:
         return self.loaded.recipe
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """What the target will choose in the build, by what is chosen."""
+        return targets.get(self.recipe.target).choices(self.recipe, self.config)
 
     def require_fit(self) -> None:
         """Raise DoesNotFitError unless the engine fits the memory it is given."""

@@ -8,6 +8,7 @@ import json
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -162,11 +163,16 @@ def build_command(
         _say_outcome(report, outcome, as_json)
         return
     prepared = builder.prepare(loaded, memory)
+    choices = prepared.choices
     report["plan"] = prepared.plan.model_dump(mode="json")
+    report["choices"] = {name: choice.model_dump(mode="json") for name, choice in choices.items()}
     if plan or check:
         if plan and not as_json:
             click.echo(f"{name} for {prepared.recipe.target}, weights in {prepared.config.dtype}\n")
             click.echo(capacity.format_plan(prepared.plan))
+            for name, choice in choices.items():
+                asked = "" if choice.asked in (None, choice.chosen) else f" (the recipe asks for {choice.asked})"
+                click.echo(f"\n{name}: {choice.chosen}{asked}\n{_wrapped(choice.reason)}")
         prepared.require_fit()
         if as_json:
             click.echo(json.dumps({"status": "planned" if plan else "checked", **report}, indent=1))
@@ -176,6 +182,10 @@ def build_command(
         return
     progress = Progress() if as_json else TerminalProgress()
     _say_outcome(report, builder.build(prepared, out, force=force, measure=measure, progress=progress), as_json)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def _say_outcome(report: dict[str, Any], outcome: Outcome, as_json: bool) -> None:

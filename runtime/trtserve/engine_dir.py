@@ -95,6 +95,15 @@ class DraftModelRecord(_Record):
     """The cost of its forwards, by batch and context, one row per sequence at least."""
 
 
+class Choice(_Record):
+    """What a build took where it could take one thing or another, and why."""
+
+    chosen: str
+    reason: str
+    asked: str | None = None
+    """What the recipe asked for; None where a recipe has no say."""
+
+
 class Manifest(_Record):
     """``engine.json``."""
 

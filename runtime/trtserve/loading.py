@@ -144,9 +144,11 @@ def load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Execu
 
         return TorchExecutor.load(path, manifest, device=device or "cpu", threads=overrides.threads)
     if manifest.target == "tensorrt":
+        from trtserve.executor.kernel_cache import directory_of
         from trtserve.executor.tensorrt import TensorRTExecutor
 
-        return TensorRTExecutor.load(path, manifest, device=_cuda_index(device))
+        kept = directory_of(overrides.kernel_cache)
+        return TensorRTExecutor.load(path, manifest, device=_cuda_index(device), kernel_cache=kept)
     raise ExecutorError(f"{path}: target {manifest.target} does not run on an executor; allowed here: torch, tensorrt")
 
 

@@ -52,6 +52,11 @@ class Overrides(BaseModel):
     shared_cache_path: str | PathLike[str] | None = Field(
         default=None, description="a file that keeps the shared cache across restarts"
     )
+    kernel_cache: str | PathLike[str] | None = Field(
+        default=None,
+        description="directory that keeps what TensorRT-RTX compiles for this GPU, so that the next start need not; "
+        "off: nowhere",
+    )
     shared_cache_save_interval: int | None = Field(
         default=None, ge=0, le=86400, description="seconds between saves of the shared cache; 0: on shutdown only"
     )

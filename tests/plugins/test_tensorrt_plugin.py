@@ -14,22 +14,7 @@ import pytest
 from trtplugins.tensorrt_plugin import choose_acceptance
 
 from .kernel_emulation import compiler
-
-# What the bindings look up when they are loaded; nothing here calls them.
-STAND_IN = "".join(
-    f'extern "C" void* {name}() {{ return nullptr; }}\n'
-    for name in (
-        "createInferBuilder_INTERNAL",
-        "createInferRefitter_INTERNAL",
-        "createInferRuntime_INTERNAL",
-        "createNvOnnxParserRefitter_INTERNAL",
-        "createNvOnnxParser_INTERNAL",
-        "getBuilderPluginRegistry",
-        "getNvOnnxParserVersion",
-        "getPluginRegistry",
-        "initLibNvInferPlugins",
-    )
-)
+from .tensorrt_stand_in import build_libraries
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +28,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if compiler() is None:
         pytest.skip("needs a C++ compiler")
     folder = tmp_path_factory.mktemp("libraries")
-    source = folder / "stand_in.cpp"
-    source.write_text(STAND_IN)
-    for name in ("libnvinfer", "libnvinfer_plugin", "libnvonnxparser"):
-        library = folder / f"{name}.so.11"
-        command = [str(compiler()), "-shared", "-fPIC", f"-Wl,-soname,{library.name}", str(source), "-o", str(library)]
-        subprocess.run(command, check=True)
+    build_libraries(folder)
     script = Path(__file__).parent / "plugin_dry_run.py"
     done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

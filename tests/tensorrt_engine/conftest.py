@@ -21,15 +21,15 @@ def trt() -> Any:
 
 
 @pytest.fixture
-def open_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeGpu, io.PlanInfo], Session]:
-    """Opens the GPU session's own code on a fake GPU."""
+def open_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Session]:
+    """Opens the GPU session's own code on a fake GPU; further arguments are those of ``open_session``."""
 
-    def open_on(gpu: FakeGpu, info: io.PlanInfo) -> Session:
+    def open_on(gpu: FakeGpu, info: io.PlanInfo, **options: Any) -> Session:
         monkeypatch.setattr(tensorrt_cuda.importlib, "import_module", gpu.import_module)
         path = tmp_path / info.plan
         path.write_bytes(b"plan")
         try:
-            return tensorrt_cuda.open_session(path, info, 0)
+            return tensorrt_cuda.open_session(path, info, 0, **options)
         finally:
             monkeypatch.undo()
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import json
 import math
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -55,11 +57,17 @@ class FakeGpu:
         self.capturing: list[Callable[[], None]] | None = None
         self.shapes_set = 0
         self.refuse: set[str] = set()
+        self.compiled: list[str] = []
+        """Every kernel that had to be compiled, in order: what a kernel cache spares."""
+        self.driver = 13000
+        self.current = {threading.get_ident()}
+        """Threads that made this GPU theirs. CUDA's others would run on GPU 0."""
         cudart = SimpleNamespace(
             cudaMemcpyKind=Kind,
             cudaGetDeviceCount=lambda: (Error.cudaSuccess, 1),
             cudaSetDevice=lambda device: (Error.cudaSuccess,),
             cudaMemGetInfo=lambda: (Error.cudaSuccess, 1000, 2000),
+            cudaDriverGetVersion=lambda: (Error.cudaSuccess, self.driver),
             cudaMalloc=self._malloc,
             cudaMallocHost=self._malloc,
             cudaFree=self._free,
@@ -73,7 +81,7 @@ class FakeGpu:
             device_id=0,
             name="Fake GPU",
             compute_capability=capability,
-            set_current=lambda: None,
+            set_current=lambda: self.current.add(threading.get_ident()),
             create_stream=lambda: Stream(self),
         )
         trt = ModuleType(runtime)
@@ -84,6 +92,7 @@ class FakeGpu:
                 deserialize_cuda_engine=lambda data: self._deserialize(data, logger)
             ),
             ExecutionContextAllocationStrategy=SimpleNamespace(USER_MANAGED="user"),
+            TensorLocation=SimpleNamespace(DEVICE="device"),
             CudaGraphStrategy=SimpleNamespace(WHOLE_GRAPH_CAPTURE="whole"),
         )
         self.modules: dict[str, Any] = {
@@ -110,7 +119,12 @@ class FakeGpu:
                 return
         raise AssertionError(f"{nbytes} bytes at {address:#x} are outside every allocation")
 
+    def require_current(self) -> None:
+        if threading.get_ident() not in self.current:
+            raise AssertionError("this thread has not made the GPU current")
+
     def _malloc(self, nbytes: int) -> tuple[Any, ...]:
+        self.require_current()
         self.memory -= nbytes
         if self.memory < 0:
             return (Error.cudaErrorMemoryAllocation, 0)
@@ -124,11 +138,13 @@ class FakeGpu:
         return (Error.cudaSuccess,)
 
     def _memset(self, at: int, value: int, nbytes: int) -> tuple[Any, ...]:
+        self.require_current()
         self.inside(at, nbytes)
         ctypes.memset(at, value, nbytes)
         return (Error.cudaSuccess,)
 
     def _memcpy(self, to: int, at: int, nbytes: int) -> tuple[Any, ...]:
+        self.require_current()
         self.inside(to, nbytes)
         self.inside(at, nbytes)
         ctypes.memmove(to, at, nbytes)
@@ -171,16 +187,61 @@ class Engine:
     def get_aliased_input_tensor(self, name: str) -> str | None:
         return name.replace("_out_", "_cache_") if "_out_" in name and "alias" not in self.gpu.refuse else None
 
+    def get_tensor_location(self, name: str) -> str:
+        return "host" if "location" in self.gpu.refuse and name == io.LENGTHS else "device"
+
     def create_runtime_config(self) -> Any:
-        return SimpleNamespace(set_execution_context_allocation_strategy=lambda strategy: None)
+        return RuntimeConfig(self.gpu)
 
     def create_execution_context(self, settings: Any) -> Any:
-        return Context(self.gpu)
+        return Context(self.gpu, settings)
+
+
+class RuntimeCache:
+    """Compiled kernels by name, as JSON. Refuses what was compiled for another GPU or by a newer driver."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+        self.kernels: set[str] = set()
+
+    def deserialize(self, blob: bytes) -> bool:
+        self.gpu.require_current()
+        try:
+            kept = json.loads(blob)
+        except ValueError:
+            return False
+        if kept["driver"] > self.gpu.driver or "kernels" in self.gpu.refuse:
+            return False
+        self.kernels |= set(kept["kernels"])
+        return True
+
+    def serialize(self) -> bytes | None:
+        self.gpu.require_current()
+        if "serialize" in self.gpu.refuse:
+            return None
+        return json.dumps({"driver": self.gpu.driver, "kernels": sorted(self.kernels)}).encode()
+
+
+class RuntimeConfig:
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+        self.cuda_graph_strategy: Any = None
+        self.cache: RuntimeCache | None = None
+
+    def set_execution_context_allocation_strategy(self, strategy: Any) -> None: ...
+
+    def create_runtime_cache(self) -> RuntimeCache | None:
+        return None if "cache" in self.gpu.refuse else RuntimeCache(self.gpu)
+
+    def set_runtime_cache(self, cache: RuntimeCache) -> bool:
+        self.cache = cache
+        return "attach" not in self.gpu.refuse
 
 
 class Context:
-    def __init__(self, gpu: FakeGpu) -> None:
+    def __init__(self, gpu: FakeGpu, settings: Any) -> None:
         self.gpu = gpu
+        self.settings = settings
         self.profile = -1
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}
@@ -188,7 +249,16 @@ class Context:
 
     def set_optimization_profile_async(self, index: int, stream: int) -> bool:
         self.profile = index
+        self._compile(f"profile {index}")
         return True
+
+    def _compile(self, kernel: str) -> None:
+        """Kernels are compiled where no cache has them, and put into the one there is."""
+        cache = self.settings.cache if isinstance(self.settings, RuntimeConfig) else None
+        if cache is None or kernel not in cache.kernels:
+            self.gpu.compiled.append(kernel)
+        if cache is not None:
+            cache.kernels.add(kernel)
 
     def set_device_memory(self, address: int, size: int) -> None:
         self.gpu.inside(address, size)
@@ -207,8 +277,10 @@ class Context:
         return True
 
     def execute_async_v3(self, stream: int) -> bool:
+        self.gpu.require_current()
         if "enqueue" in self.gpu.refuse or not self.scratch[1]:
             return False
+        self._compile(f"shape {self.shapes[io.TOKEN_IDS]}")
         shapes, addresses = dict(self.shapes), dict(self.addresses)
         work = lambda: self._run(shapes, addresses)  # noqa: E731
         if self.gpu.capturing is not None:
@@ -237,6 +309,7 @@ class Stream:
         self.gpu = gpu
 
     def sync(self) -> None:
+        self.gpu.require_current()
         self.gpu.synchronizations += 1
 
     def close(self) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from trtserve.settings import Limits, Speculative, plan_tiers
 from .fake_gpu import FakeGpu
 from .models import CACHE_POSITIONS, VOCAB, build, config_of
 
-Open = Callable[[FakeGpu, io.PlanInfo], Session]
+Open = Callable[..., Session]
 VERSION = "1.7.1.116"
 
 
@@ -183,6 +184,47 @@ def test_a_version_is_checked_before_anything_is_deserialized(trt: Any, open_fak
         open_fake(gpu, info_of())
 
 
+@pytest.mark.parametrize(
+    ("capability", "runtime"),
+    [*((c, "tensorrt_rtx") for c in (75, 80, 86, 89, 120, 121, 130)), *((c, "tensorrt") for c in (70, 90, 100, 103))],
+)
+def test_each_gpu_has_its_runtime(capability: int, runtime: str) -> None:
+    assert tensorrt_cuda.runtime_for(capability) == runtime
+
+
+def test_whichever_thread_runs_it_uses_its_gpu(trt: Any, open_fake: Open) -> None:
+    """An engine is loaded by one thread and run by another; CUDA's current device is each thread's own."""
+    gpu = gpu_of(trt, info_of())
+    session = open_fake(gpu, info_of())
+    call = call_of(session, 1, 2)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            host = session.host_array((3,), np.int32)
+            host[:] = 1
+            session.upload(call.bindings[io.TOKEN_IDS].address, host)
+            session.enqueue(call)
+            session.synchronize()
+            session.close()
+        except BaseException as e:
+            failures.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not failures
+    assert thread.ident in gpu.current
+    assert not gpu.blocks
+
+
+def test_a_plan_that_wants_host_memory_is_refused(trt: Any, open_fake: Open) -> None:
+    gpu = gpu_of(trt, info_of())
+    gpu.refuse.add("location")
+    with pytest.raises(ExecutorError, match="the plan wants lengths in host memory; it is bound on the device"):
+        open_fake(gpu, info_of())
+
+
 def test_a_plan_that_copies_its_cache_is_refused(trt: Any, open_fake: Open) -> None:
     gpu = gpu_of(trt, info_of())
     gpu.refuse.add("alias")
@@ -279,6 +321,7 @@ def test_what_the_session_calls_exists_in_the_real_libraries(trt: Any) -> None:
             "num_io_tensors",
             "get_tensor_name",
             "get_aliased_input_tensor",
+            "get_tensor_location",
             "device_memory_size_v2",
             "create_runtime_config",
             "create_execution_context",
@@ -290,9 +333,16 @@ def test_what_the_session_calls_exists_in_the_real_libraries(trt: Any) -> None:
             "set_tensor_address",
             "execute_async_v3",
         ],
-        "IRuntimeConfig": ["cuda_graph_strategy", "set_execution_context_allocation_strategy"],
+        "IRuntimeConfig": [
+            "cuda_graph_strategy",
+            "set_execution_context_allocation_strategy",
+            "create_runtime_cache",
+            "set_runtime_cache",
+        ],
+        "IRuntimeCache": ["deserialize", "serialize"],
     }.items():
         for name in names:
             assert hasattr(getattr(trt, owner), name)
     assert hasattr(trt.ExecutionContextAllocationStrategy, "USER_MANAGED")
     assert hasattr(trt.CudaGraphStrategy, "WHOLE_GRAPH_CAPTURE")
+    assert hasattr(trt.TensorLocation, "DEVICE")

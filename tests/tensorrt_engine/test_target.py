@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,15 +20,19 @@ from trtbuild.errors import BuildError
 from trtbuild.network import build_log
 from trtbuild.network.activation import folding_is_smaller, predict_activation
 from trtbuild.network.decoder import NetworkShape
+from trtbuild.network.graph import Graph, NetworkError
 from trtbuild.network.plan import build_plan, load_runtime
+from trtbuild.network.trt_types import INetworkDefinition
 from trtbuild.progress import Advance, Progress
 from trtbuild.recipe import Recipe, recipe_class
 from trtbuild.targets.base import BuildInput, BuildOutput
 from trtbuild.targets.tensorrt import PLAN_NAME, TARGET, read_weights
 from trtserve.engine_dir import TokenizerRecord
+from trtserve.executor import tensorrt_cuda
 from trtserve.executor import tensorrt_io as io
 from trtserve.model_config import DecoderConfig, Dtype
 
+from .fake_gpu import Logger
 from .models import config_of, random_weights
 
 
@@ -129,9 +134,55 @@ def test_the_weights_digest_is_of_the_weights_and_not_of_the_plan() -> None:
 
 
 def test_a_plugin_that_rtx_cannot_have_becomes_layers_and_says_why(trt: Any, tmp_path: Path) -> None:
-    output, progress = build(tmp_path, recipe_of(target={"acceptance": "plugin"}))
+    recipe = recipe_of(target={"acceptance": "plugin"})
+    output, progress = build(tmp_path, recipe)
     assert output.target_info["acceptance"] == "layers"
+    choice = output.target_info["choices"]["acceptance"]
+    assert (choice["asked"], choice["chosen"]) == ("plugin", "layers")
+    assert choice["reason"].startswith("TensorRT-RTX has no plugin")
+    config = MemoryCheckpoint(config_of("qwen3")).config("float16")
+    planned = {name: c.model_dump(mode="json") for name, c in TARGET.choices(recipe, config).items()}
+    assert planned == output.target_info["choices"]  # what --plan says is what the manifest keeps
     assert any(note.startswith("acceptance by layers: TensorRT-RTX has no plugin") for note in progress.notes)
+
+
+@pytest.mark.parametrize(
+    ("heads", "lookup", "chosen"), [(6, {}, "none"), (2, {}, "folded"), (2, None, "repeated")], ids=str
+)
+def test_what_is_done_with_groups_is_a_choice_with_its_bytes(heads: int, lookup: Any, chosen: str) -> None:
+    recipe = recipe_of(prompt_lookup=lookup)
+    choice = TARGET.choices(recipe, config_of("llama", num_kv_heads=heads, dtype="float16"))["groups"]
+    assert choice.chosen == chosen
+    assert ("bytes" in choice.reason) == (chosen != "none")
+
+
+def test_where_weights_are_is_a_choice_with_its_reason() -> None:
+    config = config_of("llama", dtype="float16")
+    rtx, full = (
+        TARGET.choices(recipe_of(target={"runtime": r}), config)["weights"] for r in ("tensorrt_rtx", "tensorrt")
+    )
+    assert rtx.chosen == full.chosen == "in the plan, once"
+    assert "only with a GPU at hand" in rtx.reason
+    assert "refit at every start" in full.reason
+
+
+@pytest.mark.skipif(tensorrt_cuda.missing_gpu() is None, reason="this machine has a GPU")
+@pytest.mark.parametrize("flags", [("STRIP_PLAN",), ("STRIP_PLAN", "REFIT"), ("STRIP_PLAN", "REFIT_IDENTICAL")])
+def test_stripping_weights_needs_a_gpu(trt: Any, flags: tuple[str, ...]) -> None:
+    """The reason that weights are in the plan, as the runtime gives it. Should a later one build this, think again."""
+    log = build_log.BuildLog()
+    builder = trt.Builder(build_log.logger_for(trt, log.take))
+    network = builder.create_network(0)
+    weight = torch.ones(8, 8)
+    constant = network.add_constant((8, 8), trt.Weights(trt.float32, weight.data_ptr(), weight.numel())).get_output(0)
+    x = network.add_input("x", trt.float32, (8, 8))
+    none = trt.MatrixOperation.NONE
+    network.mark_output(network.add_matrix_multiply(x, none, constant, none).get_output(0))
+    config = builder.create_builder_config()
+    for flag in flags:
+        config.set_flag(getattr(trt.BuilderFlag, flag))
+    assert builder.build_serialized_network(network, config) is None
+    assert any("CUDA_SUCCESS" in error for error in log.errors)
 
 
 @pytest.mark.parametrize("targets", [[86], [75, 120, 121]])
@@ -175,6 +226,64 @@ def test_a_compute_capability_that_slipped_through_fails_in_the_runtime(trt: Any
     profile = io.Profile(tiers=("full",), batch=1, rows=1, head_rows=1, logits=False)
     with pytest.raises(BuildError, match="does not build for compute capability 90"):
         build_plan(trt, config, random_weights(config), NetworkShape(64), [profile], compute_capability=[90])
+
+
+def test_a_layer_that_tensorrt_refuses_fails_the_build_with_its_reason(
+    trt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    concat = Graph.concat
+
+    def refused(self: Graph, parts: Any, axis: int) -> Any:
+        return concat(self, parts, 9)  # no such axis: logged, and the layer has no output shape
+
+    def none(self: Graph, x: Any, weight: Any) -> Any:
+        raise NetworkError("TensorRT refused to add matrix_multiply")
+
+    for name, broken, message in (
+        ("concat", refused, r"tensorrt_rtx [\d.]+: .*[Aa]xis"),
+        ("matmul_transposed", none, r"tensorrt_rtx [\d.]+: TensorRT refused to add matrix_multiply"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(Graph, name, broken)
+            with pytest.raises(BuildError, match=message):
+                build(tmp_path, recipe_of())
+
+
+def test_a_build_that_ran_out_of_memory_says_so(trt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = build_log.BuildLog.take
+
+    def out_of_memory(self: build_log.BuildLog, severity: str, message: str) -> None:
+        memory = "Total Weights Memory" in message
+        take(self, "ERROR" if memory else severity, "Unexpected exception std::bad_alloc" if memory else message)
+
+    monkeypatch.setattr(build_log.BuildLog, "take", out_of_memory)
+    with pytest.raises(BuildError, match=r"this machine's memory was not enough for the build; .*bad_alloc"):
+        build(tmp_path, recipe_of())
+
+
+def test_a_library_that_makes_no_builder_fails_the_build(trt: Any) -> None:
+    """What the bindings do then: raise a TypeError of their own, after the log has the reason."""
+
+    def broken(logger: Any) -> Any:
+        logger.log(SimpleNamespace(name="ERROR"), "CUDA initialization failure with error: 35. no driver")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    module: Any = ModuleType("tensorrt")
+    vars(module).update(__version__="11.4", ILogger=Logger, IProgressMonitor=object, Builder=broken)
+    config = config_of("llama", dtype="float16")
+    with pytest.raises(BuildError, match=r"tensorrt 11\.4: no builder was made.*; CUDA initialization failure with"):
+        build_plan(module, config, random_weights(config), NetworkShape(64), [])
+
+
+def test_a_tensorrt_without_the_layers_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {name: None for name in vars(INetworkDefinition) if name.startswith("add_")}
+    del calls["add_attention_v2"], calls["add_kv_cache_update"]
+    old = SimpleNamespace(__version__="10.13", INetworkDefinition=type("INetworkDefinition", (), calls))
+    monkeypatch.setattr("importlib.import_module", lambda name: old)
+    with pytest.raises(
+        BuildError, match=r"tensorrt 10\.13 has no add_attention_v2, add_kv_cache_update.*install a later"
+    ):
+        load_runtime("tensorrt")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="full TensorRT is installed")

@@ -41,10 +41,14 @@ def predict_activation(config: DecoderConfig, profile: Profile, positions: int, 
     return max(moments) + rows * per_row
 
 
+def largest_activation(
+    config: DecoderConfig, profiles: tuple[Profile, ...], positions: int, *, fold_groups: bool
+) -> int:
+    """What the profile needs that needs most."""
+    return max(predict_activation(config, p, positions, fold_groups=fold_groups) for p in profiles)
+
+
 def folding_is_smaller(config: DecoderConfig, profiles: tuple[Profile, ...], positions: int) -> bool:
     """Whether the largest profile needs less when a group's query heads are rows of their key head."""
-
-    def most(fold_groups: bool) -> int:
-        return max(predict_activation(config, p, positions, fold_groups=fold_groups) for p in profiles)
-
-    return config.num_heads > config.num_kv_heads and most(True) < most(False)
+    folded, repeated = (largest_activation(config, profiles, positions, fold_groups=fold) for fold in (True, False))
+    return config.num_heads > config.num_kv_heads and folded < repeated

@@ -13,11 +13,13 @@ import torch
 from trtbuild.errors import BuildError
 from trtbuild.network.build_log import BuildLog, logger_for, progress_monitor
 from trtbuild.network.decoder import NetworkShape, build_decoder
+from trtbuild.network.graph import NetworkError
 from trtbuild.network.trt_types import (
     Builder,
     IBuilderConfig,
     IBuilderConfigRTX,
     IHostMemory,
+    INetworkDefinition,
     IOptimizationProfile,
     TensorRT,
     TensorRTRTX,
@@ -42,11 +44,18 @@ class Plan:
 
 
 def load_runtime(name: io.RuntimeName) -> TensorRT:
-    """The module of a runtime. Raises BuildError with the package to install."""
+    """The module of a runtime. Raises BuildError with the package to install, where there is none or it is too old."""
     try:
-        return cast(TensorRT, importlib.import_module(name))
+        trt: Any = importlib.import_module(name)
     except ImportError as e:
         raise BuildError(f"runtime {name} is not installed ({e}): {_PACKAGES[name]}") from e
+    wanted = [call for call in vars(INetworkDefinition) if call.startswith("add_")]
+    if missing := [call for call in wanted if not hasattr(trt.INetworkDefinition, call)]:
+        raise BuildError(
+            f"{name} {trt.__version__} has no {', '.join(sorted(missing))}, of which the network is built; "
+            f"install a later one: {_PACKAGES[name]}"
+        )
+    return cast(TensorRT, trt)
 
 
 def build_plan(
@@ -66,9 +75,16 @@ def build_plan(
     """
     log = BuildLog()
     begin = time.monotonic()
-    builder = trt.Builder(logger_for(trt, log.take))
+    try:
+        builder = trt.Builder(logger_for(trt, log.take))
+    except TypeError as e:  # what the bindings raise when the library returned no builder
+        raise _failed(trt, log, f"no builder was made: {e}") from e
     network = builder.create_network(0)
-    graph = build_decoder(trt, network, config, weights, shape)
+    try:
+        graph = build_decoder(trt, network, config, weights, shape)
+    except (NetworkError, RuntimeError) as e:
+        # The bindings raise RuntimeError where a tensor of a layer that was refused is asked for its shape.
+        raise _failed(trt, log, str(e)) from e
     builder_config = builder.create_builder_config()
     # Acceptance decides by comparisons that a NaN must fail.
     builder_config.set_flag(trt.BuilderFlag.STRICT_NANS)
@@ -80,9 +96,17 @@ def build_plan(
     data = None if log.errors else builder.build_serialized_network(network, builder_config)
     del graph  # held the constants until here
     if log.errors or data is None:
-        reasons = "; ".join(dict.fromkeys(log.errors[:3])) or "no plan was returned and the log has no reason"
-        raise BuildError(f"{trt.__name__} {trt.__version__}: {reasons}")
+        raise _failed(trt, log)
     return Plan(data, tuple(log.activation_bytes), time.monotonic() - begin)
+
+
+def _failed(trt: TensorRT, log: BuildLog, what: str = "") -> BuildError:
+    """With what the runtime logged, which is where its reasons are."""
+    reasons = [*([what] if what else []), *dict.fromkeys(log.errors[:3])]
+    if any("bad_alloc" in reason for reason in reasons):
+        reasons.insert(0, "this machine's memory was not enough for the build")
+    said = "; ".join(reasons) or "no plan was returned and the log has no reason"
+    return BuildError(f"{trt.__name__} {trt.__version__}: {said}")
 
 
 def _add_profile(

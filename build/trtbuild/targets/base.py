@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtserve.engine_dir import CostCurve, DraftModelRecord, TokenizerRecord
+from trtserve.engine_dir import Choice, CostCurve, DraftModelRecord, TokenizerRecord
 from trtserve.engine_dir import Target as TargetName
 from trtserve.model_config import DecoderConfig
 
@@ -73,6 +73,10 @@ class Target(ABC):
     @abstractmethod
     def available_memory(self) -> int | None:
         """Bytes free where the engine would run on this machine; None when unknown (the plan then refuses nothing)."""
+
+    def choices(self, recipe: Recipe, config: DecoderConfig) -> Mapping[str, Choice]:
+        """What a build of this model will choose, by name: ``trtbuild --plan`` says it, the manifest keeps it."""
+        return {}
 
     @abstractmethod
     def build(self, inputs: BuildInput, out: Path, progress: Progress) -> BuildOutput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +18,7 @@ from trtbuild.recipe import Recipe
 from trtbuild.section import Section
 from trtbuild.targets.base import BuildInput, BuildOutput, Target
 from trtserve import engine_dir
-from trtserve.engine_dir import CostCurve, Manifest
+from trtserve.engine_dir import Choice, CostCurve, Manifest
 from trtserve.executor import tensorrt_io as io
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, Speculative, Tier, plan_tiers
@@ -31,6 +31,13 @@ PLAN_NAME = "decoder.plan"
 #: What TensorRT-RTX can build for, 10 * major + minor. Hopper (90) and datacenter Blackwell (100) are not among them.
 RTX_COMPUTE_CAPABILITIES = (75, 80, 86, 89, 120, 121)
 _WITHOUT_BFLOAT16 = (75,)
+
+#: Why weights are in the plan, where a runtime could also leave them out and be given them when it loads.
+_WEIGHTS_REASONS = {
+    "tensorrt_rtx": "TensorRT-RTX strips weights from a plan only with a GPU at hand and for one compute capability; a "
+    "whole plan is built anywhere, for several, and needs nothing beside it",
+    "tensorrt": "a stripped plan would need the same bytes in a second file and a refit at every start",
+}
 
 
 class TensorRTOptions(Section):
@@ -117,24 +124,47 @@ class TensorRTTarget(Target):
 
         return free_memory()
 
+    def choices(self, recipe: Recipe, config: DecoderConfig) -> Mapping[str, Choice]:
+        from trtbuild.network.activation import largest_activation
+        from trtplugins.tensorrt_plugin import choose_acceptance
+
+        options = recipe.options(TensorRTOptions)
+        acceptance = choose_acceptance(options.runtime, options.acceptance)
+        tiers = plan_tiers(recipe.limits, recipe.speculative)
+        positions, profiles = io.cache_positions(recipe.limits, tiers), io.profiles_for(tiers)
+        folded, repeated = (largest_activation(config, profiles, positions, fold_groups=fold) for fold in (True, False))
+        if config.num_heads == config.num_kv_heads:
+            groups = Choice(chosen="none", reason="every query head has a key head of its own")
+        else:
+            groups = Choice(
+                chosen="folded" if folded < repeated else "repeated",
+                reason=f"the largest profile needs {folded:,} bytes with the query heads of a group as rows of their "
+                f"key head, {repeated:,} with keys repeated for each",
+            )
+        return {
+            "acceptance": Choice(asked=options.acceptance, chosen=acceptance.kind, reason=acceptance.reason),
+            "groups": groups,
+            "weights": Choice(chosen="in the plan, once", reason=_WEIGHTS_REASONS[options.runtime]),
+        }
+
     def build(self, inputs: BuildInput, out: Path, progress: Progress) -> BuildOutput:
         from trtbuild.network.acceptance import add_acceptance
-        from trtbuild.network.activation import folding_is_smaller, predict_activation
+        from trtbuild.network.activation import predict_activation
         from trtbuild.network.decoder import NetworkShape
         from trtbuild.network.plan import build_plan, load_runtime
         from trtbuild.network.plugin_acceptance import add_plugin_acceptance
-        from trtplugins.tensorrt_plugin import choose_acceptance
 
         recipe, config = inputs.recipe, inputs.config
         options = recipe.options(TensorRTOptions)
         trt = load_runtime(options.runtime)
         tiers = plan_tiers(recipe.limits, recipe.speculative)
         positions, profiles = io.cache_positions(recipe.limits, tiers), io.profiles_for(tiers)
-        fold = folding_is_smaller(config, profiles, positions)
-        choice = choose_acceptance(options.runtime, options.acceptance)
-        if choice.kind != options.acceptance:
-            progress.note(f"acceptance by {choice.kind}: {choice.reason}")
-        acceptance = add_plugin_acceptance if choice.kind == "plugin" else add_acceptance
+        choices = self.choices(recipe, config)
+        choice, fold = choices["acceptance"], choices["groups"].chosen == "folded"
+        if choice.chosen != options.acceptance:
+            progress.note(f"acceptance by {choice.chosen}: {choice.reason}")
+        plugin = choice.chosen == "plugin"
+        acceptance = add_plugin_acceptance if plugin else add_acceptance
         weights, digest = read_weights(inputs, progress)
         with progress.bar(f"{options.runtime} engine", 1000) as advance:
             shown = 0
@@ -168,7 +198,8 @@ class TensorRTTarget(Target):
             compute_capability=options.compute_capability,
             cache_positions=positions,
             fold_groups=fold,
-            acceptance="plugin" if choice.kind == "plugin" else "layers",
+            acceptance="plugin" if plugin else "layers",
+            choices=dict(choices),
             profiles=profiles,
             activation_bytes=plan.activation_bytes,
             predicted_activation_bytes=predicted,

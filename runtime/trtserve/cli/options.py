@@ -113,6 +113,13 @@ _LOOKUP = (
         help=Overrides.model_fields["device"].description,
     ),
     option(
+        "--kernel-cache",
+        metavar="DIRECTORY|off",
+        default=None,
+        show_default="trtlookup in the user's cache directory",
+        help=Overrides.model_fields["kernel_cache"].description,
+    ),
+    option(
         "--threads",
         type=integer_range(Overrides, "threads"),
         default=None,

@@ -40,8 +40,12 @@ class TensorRTExecutor(Executor):
     """Runs a plan through a session, which it owns and closes."""
 
     @classmethod
-    def load(cls, directory: Path, manifest: Manifest, device: int = 0) -> TensorRTExecutor:
+    def load(
+        cls, directory: Path, manifest: Manifest, device: int = 0, *, kernel_cache: Path | None = None
+    ) -> TensorRTExecutor:
         """The executor of an engine directory on GPU ``device``.
+
+        ``kernel_cache``: the directory where TensorRT-RTX's compiled kernels are kept between starts; None: nowhere.
 
         Raises ExecutorError, in one line, when the plan's runtime is not installed or of another version, there is no
         GPU, or the GPU is none the plan was built for.
@@ -49,7 +53,9 @@ class TensorRTExecutor(Executor):
         from trtserve.executor.tensorrt_cuda import open_session
 
         info = plan_info(manifest)
-        session = open_session(directory / info.plan, info, device)
+        plan = manifest.files.get(info.plan)  # a manifest that is not written yet records no files
+        digest = "" if plan is None else plan.sha256
+        session = open_session(directory / info.plan, info, device, kernels=kernel_cache, plan_digest=digest)
         try:
             return cls(manifest.model, manifest.limits, manifest.tiers, info, session)
         except BaseException:

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import importlib
 import logging
+import threading
 from collections import deque
 from pathlib import Path
 from typing import Any, cast
@@ -21,14 +22,17 @@ from numpy.typing import NDArray
 
 from trtserve.executor import tensorrt_io as io
 from trtserve.executor.base import ExecutorError
+from trtserve.executor.kernel_cache import Identity, KernelCache
 from trtserve.executor.tensorrt_session import Call, Session, contiguous_bytes
-from trtserve.executor.tensorrt_types import ICudaEngine, IExecutionContext, TensorRT
+from trtserve.executor.tensorrt_types import ICudaEngine, IExecutionContext, IRuntimeCache, IRuntimeConfig, TensorRT
 
 _log = logging.getLogger(__name__)
 
 _EXTRAS = {"tensorrt_rtx": "rtx", "tensorrt": "trt"}
 #: What a TensorRT-RTX plan without a list of its own runs on; later ones than these too.
 _RTX_DEFAULT = (80, 86, 89, 120, 121)
+#: Not among them, but a plan that names it runs there.
+_RTX_OLDEST = 75
 #: Graphs kept at once: a captured enqueue holds device resources.
 _MAX_GRAPHS = 64
 
@@ -56,8 +60,28 @@ def free_memory(device: int = 0) -> int | None:
     return int(free)
 
 
-def open_session(path: Path, info: io.PlanInfo, device: int) -> CudaSession:
-    """Load the plan at ``path`` onto GPU ``device``. Raises ExecutorError, in one line, when it cannot run here."""
+def capability_of(device: int = 0) -> int:
+    """A GPU's compute capability as 10 * major + minor. There must be one: see ``missing_gpu``."""
+    gpu = importlib.import_module("cuda.core").Device(device)
+    gpu.set_current()
+    major, minor = gpu.compute_capability
+    return 10 * int(major) + int(minor)
+
+
+def runtime_for(capability: int) -> io.RuntimeName:
+    """The runtime for GPUs of this compute capability: TensorRT-RTX where its plans run, else full TensorRT."""
+    rtx = capability in (_RTX_OLDEST, *_RTX_DEFAULT) or capability > max(_RTX_DEFAULT)
+    return "tensorrt_rtx" if rtx else "tensorrt"
+
+
+def open_session(
+    path: Path, info: io.PlanInfo, device: int, *, kernels: Path | None = None, plan_digest: str = ""
+) -> CudaSession:
+    """Load the plan at ``path`` onto GPU ``device``. Raises ExecutorError, in one line, when it cannot run here.
+
+    ``kernels``: the directory that keeps what TensorRT-RTX compiles; None: nothing is kept. ``plan_digest``: the plan's
+    SHA-256; nothing is kept without it.
+    """
     trt = _load_runtime(info)
     if (missing := missing_gpu()) is not None:
         raise ExecutorError(f"{path}: a {info.runtime} plan needs a GPU: {missing}")
@@ -67,10 +91,14 @@ def open_session(path: Path, info: io.PlanInfo, device: int) -> CudaSession:
         raise ExecutorError(f"GPU {device} was asked for; this machine has 0 to {count - 1}")
     cuda = importlib.import_module("cuda.core")
     gpu = cuda.Device(device)
-    gpu.set_current()
-    major, minor = gpu.compute_capability
-    require_target(info, 10 * major + minor, str(gpu.name))
-    return CudaSession(trt, info, path, gpu)
+    capability = capability_of(device)
+    require_target(info, capability, str(gpu.name))
+    kept = None
+    if kernels is not None and plan_digest and info.runtime == "tensorrt_rtx":
+        driver = int(_checked(runtime.cudaDriverGetVersion(), "cudaDriverGetVersion"))
+        version = f"{info.runtime} {info.runtime_version}"
+        kept = KernelCache(kernels, Identity(version, plan_digest, str(gpu.name), capability, driver))
+    return CudaSession(trt, info, path, gpu, kept)
 
 
 def _load_runtime(info: io.PlanInfo) -> TensorRT:
@@ -105,11 +133,22 @@ def require_target(info: io.PlanInfo, capability: int, name: str) -> None:
 
 
 class CudaSession(Session):
-    """One plan on one GPU. All contexts share one scratch allocation: on one stream only one of them runs at a time."""
+    """One plan on one GPU. All contexts share one scratch allocation: on one stream only one of them runs at a time.
 
-    def __init__(self, trt: TensorRT, info: io.PlanInfo, path: Path, gpu: Any) -> None:
+    ``kernels``: where what TensorRT-RTX compiles is kept, if anywhere. It is written when the contexts are made, which
+    is when most is compiled, and on ``close``, never between rounds.
+    """
+
+    def __init__(
+        self, trt: TensorRT, info: io.PlanInfo, path: Path, gpu: Any, kernels: KernelCache | None = None
+    ) -> None:
         self._cudart = importlib.import_module("cuda.bindings.runtime")
         self._gpu = gpu
+        self._thread = threading.get_ident()
+        self._kernels = kernels
+        self._compiled: IRuntimeCache | None = None
+        self._settings: list[IRuntimeConfig] = []
+        """Contexts need what they were configured with for as long as they live, the compiled kernels too."""
         self.device = f"cuda:{gpu.device_id} ({gpu.name})"
         self._device_memory: list[int] = []
         self._host_memory: list[int] = []
@@ -129,7 +168,7 @@ class CudaSession(Session):
             if engine is None:
                 raise self._refused(f"{path}: the plan was not accepted")
             self._engine = engine
-            _check_engine(engine, info)
+            _check_engine(trt, engine, info)
             # RTX captures graphs itself, once its kernels for a shape are compiled; with full TensorRT this class does.
             self._captures = info.runtime == "tensorrt"
             self._contexts = self._make_contexts(trt, engine, info)
@@ -138,6 +177,7 @@ class CudaSession(Session):
             raise
 
     def allocate(self, nbytes: int) -> int:
+        self._use_gpu()
         result = self._cudart.cudaMalloc(max(nbytes, 1))
         if int(result[0]):
             raise ExecutorError(f"{nbytes:,} bytes of GPU memory cannot be had on {self.device}: {result[0].name}")
@@ -151,6 +191,7 @@ class CudaSession(Session):
         nbytes = int(np.prod(shape)) * kind.itemsize
         if not nbytes:
             return np.empty(shape, kind)
+        self._use_gpu()
         address = int(_checked(self._cudart.cudaMallocHost(nbytes), "cudaMallocHost"))
         self._host_memory.append(address)
         buffer = (ctypes.c_uint8 * nbytes).from_address(address)
@@ -165,6 +206,7 @@ class CudaSession(Session):
         self._copy(host, address, nbytes, "cudaMemcpyDeviceToHost")
 
     def copy_rows(self, target: int, source: int, pitch: int, width: int, rows: int) -> None:
+        self._use_gpu()
         kind = self._cudart.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         _checked(
             self._cudart.cudaMemcpy2DAsync(target, pitch, source, pitch, width, rows, kind, self._handle),
@@ -172,9 +214,11 @@ class CudaSession(Session):
         )
 
     def zero_rows(self, target: int, pitch: int, width: int, rows: int) -> None:
+        self._use_gpu()
         _checked(self._cudart.cudaMemset2DAsync(target, pitch, 0, width, rows, self._handle), "cudaMemset2DAsync")
 
     def enqueue(self, call: Call) -> None:
+        self._use_gpu()
         if (graph := self._graphs.get(call)) is not None:
             graph.launch(self._stream)
             return
@@ -188,6 +232,7 @@ class CudaSession(Session):
         self._seen.add(call)
 
     def synchronize(self) -> None:
+        self._use_gpu()
         self._stream.sync()
 
     def close(self) -> None:
@@ -195,12 +240,16 @@ class CudaSession(Session):
             return
         self._closed = True
         with contextlib.suppress(Exception):  # a device that failed is still let go of
+            self._use_gpu()
             self._stream.sync()
+            self._keep_kernels()
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
         self._bound.clear()
         self._contexts = []
+        self._settings = []
+        self._compiled = None
         self._engine = None
         for address in self._device_memory:
             self._cudart.cudaFree(address)
@@ -219,6 +268,8 @@ class CudaSession(Session):
                 settings = engine.create_runtime_config()
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
                 settings.set_execution_context_allocation_strategy(strategy)
+                self._settings.append(settings)
+                self._reuse_kernels(settings)
                 context = engine.create_execution_context(settings)
             else:
                 context = engine.create_execution_context(strategy)
@@ -229,7 +280,38 @@ class CudaSession(Session):
             context.set_device_memory(scratch, size)
             contexts.append(context)
         self.synchronize()
+        self._keep_kernels()
         return contexts
+
+    def _use_gpu(self) -> None:
+        """CUDA's current device is the thread's own, and whoever loads an engine need not be who runs it."""
+        if (thread := threading.get_ident()) != self._thread:
+            self._gpu.set_current()
+            self._thread = thread
+
+    def _reuse_kernels(self, settings: IRuntimeConfig) -> None:
+        """Give a context's settings what was compiled before, and what all contexts compile from now on."""
+        if self._kernels is None:
+            return
+        if self._compiled is None:
+            self._compiled = settings.create_runtime_cache()
+            if self._compiled is None:
+                self._kernels = None
+                _log.warning("the runtime keeps no compiled kernels: %s", self._reasons())
+                return
+            kept = self._kernels.read()
+            # The runtime says no to another GPU, an older driver, another version of itself, or what it cannot read.
+            if kept and not self._compiled.deserialize(kept):
+                self._kernels.ignored(f"the runtime rejected it: {self._reasons()}")
+        if not settings.set_runtime_cache(self._compiled):
+            self._kernels = None
+            _log.warning("the runtime keeps no compiled kernels: %s", self._reasons())
+
+    def _keep_kernels(self) -> None:
+        if self._kernels is None or self._compiled is None:
+            return
+        if (compiled := self._compiled.serialize()) is not None and (content := bytes(memoryview(compiled))):
+            self._kernels.write(content)
 
     def _bind(self, call: Call) -> None:
         """Tell the context what differs from the call it ran last."""
@@ -270,13 +352,18 @@ class CudaSession(Session):
         self._graphs[call] = graph
 
     def _copy(self, target: int, source: int, nbytes: int, kind: str) -> None:
+        self._use_gpu()
         direction = getattr(self._cudart.cudaMemcpyKind, kind)
         _checked(self._cudart.cudaMemcpyAsync(target, source, nbytes, direction, self._handle), "cudaMemcpyAsync")
 
     def _refused(self, what: str) -> ExecutorError:
         """With what the runtime logged, which is where its reasons are."""
-        reasons = "; ".join(self._errors) or "the runtime gave no reason"
-        return ExecutorError(f"{what}: {reasons}")
+        return ExecutorError(f"{what}: {self._reasons()}")
+
+    def _reasons(self) -> str:
+        reasons = "; ".join(self._errors)
+        self._errors.clear()
+        return reasons or "the runtime gave no reason"
 
 
 @functools.cache
@@ -304,14 +391,16 @@ def _checked(result: Any, call: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _check_engine(engine: ICudaEngine, info: io.PlanInfo) -> None:
-    """The plan is what the manifest says: its profiles, and every cache output on top of its input."""
+def _check_engine(trt: TensorRT, engine: ICudaEngine, info: io.PlanInfo) -> None:
+    """The plan is what the manifest says: its profiles, every tensor on the device, each cache output on its input."""
     if engine.num_optimization_profiles != len(info.profiles):
         raise ExecutorError(
             f"the plan has {engine.num_optimization_profiles} profiles, its manifest {len(info.profiles)}"
         )
     for i in range(engine.num_io_tensors):
         name = engine.get_tensor_name(i)
+        if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
+            raise ExecutorError(f"the plan wants {name} in host memory; it is bound on the device")
         if "_out_" in name:
             kind, layer = name[0], int(name.rsplit("_", 1)[1])
             aliased = engine.get_aliased_input_tensor(name)

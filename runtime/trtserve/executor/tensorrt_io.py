@@ -26,6 +26,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trtserve.engine_dir import Choice
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, Tier
 
@@ -91,6 +92,8 @@ class PlanInfo(_Record):
     """Whether the query heads of a group are rows of one key head, instead of keys repeated for each."""
     acceptance: Literal["layers", "plugin"] = "layers"
     """What computes the verdict."""
+    choices: dict[str, Choice] = {}
+    """What the build chose and why: ``acceptance``, ``groups``, ``weights``."""
     profiles: tuple[Profile, ...]
     """In the plan's order."""
     activation_bytes: tuple[int, ...] = ()

@@ -5,12 +5,27 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 
+class IHostMemory(Protocol):
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class IRuntimeCache(Protocol):
+    """TensorRT-RTX alone: the kernels it compiled."""
+
+    def deserialize(self, blob: bytes) -> bool: ...
+    def serialize(self) -> IHostMemory | None: ...
+
+
 class IRuntimeConfig(Protocol):
     """TensorRT-RTX alone."""
 
     cuda_graph_strategy: Any
 
     def set_execution_context_allocation_strategy(self, strategy: Any) -> None: ...
+    def create_runtime_cache(self) -> IRuntimeCache | None: ...
+    def set_runtime_cache(self, cache: IRuntimeCache) -> bool: ...
 
 
 class IExecutionContext(Protocol):
@@ -30,6 +45,7 @@ class ICudaEngine(Protocol):
     def device_memory_size_v2(self) -> int: ...
     def get_tensor_name(self, index: int) -> str: ...
     def get_aliased_input_tensor(self, name: str) -> str | None: ...
+    def get_tensor_location(self, name: str) -> Any: ...
     def create_runtime_config(self) -> IRuntimeConfig: ...
     def create_execution_context(self, runtime_config: Any) -> IExecutionContext | None: ...
 
@@ -46,6 +62,10 @@ class ExecutionContextAllocationStrategy(Protocol):
     USER_MANAGED: Any
 
 
+class TensorLocation(Protocol):
+    DEVICE: Any
+
+
 class CudaGraphStrategy(Protocol):
     """TensorRT-RTX alone."""
 
@@ -59,6 +79,7 @@ class TensorRT(Protocol):
     ILogger: Any
     Runtime: RuntimeType
     ExecutionContextAllocationStrategy: ExecutionContextAllocationStrategy
+    TensorLocation: TensorLocation
     CudaGraphStrategy: CudaGraphStrategy
 
     def __hash__(self) -> int: ...
