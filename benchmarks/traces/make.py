@@ -1,6 +1,6 @@
 """Makes the traces: every case of the workloads with up to three outputs, as gzipped JSON lines.
 
-``python -m benchmarks.traces.make ENGINE_DIR [--labels written,model,prefix] [--tokens 160]``
+``python -m benchmarks.traces.make ENGINE_DIR [--heldout] [--labels written,model,prefix] [--tokens 160]``
 
 Each line is ``{"kind", "name", "label", "group", "prompt": [ids], "output": [ids]}``. The label says where the output
 came from:
@@ -8,6 +8,8 @@ came from:
 ``written``  the right answer, written with the case (only cases that have one); needs the tokenizer alone
 ``model``    the engine's own greedy output
 ``prefix``   the same after the first words of the right answer, for a model too small to begin an edit by itself
+
+With ``--heldout`` the cases are those of ``benchmarks.workloads.heldout`` and the files ``heldout-LABEL.jsonl.gz``.
 
 A label's file holds the cases in the order of the workloads, so that replaying it with the shared cache meets the
 cases of a group one after another. A run that was broken off goes on where it stopped (``*.partial`` beside the files).
@@ -68,13 +70,20 @@ def trace(case: Case, label: str, prompt: list[int], output: list[int]) -> dict[
     }
 
 
+def written(tokenizer: Tokenizer, cases: list[Case]) -> Iterator[dict[str, Any]]:
+    """The right answers, in the order of the cases."""
+    for case in cases:
+        prompt = prompt_of(tokenizer, case, prefix=False)
+        yield trace(case, "written", prompt, encode(tokenizer, case.answer, allow_special=False))
+
+
 def generated(
-    engine: LocalEngine, tokenizer: Tokenizer, label: str, tokens: int, done: set[str]
+    engine: LocalEngine, tokenizer: Tokenizer, cases: list[Case], label: str, tokens: int
 ) -> Iterator[dict[str, Any]]:
     """Greedy outputs of the engine, as many at once as it has slots; in the order of the cases."""
     params = SamplingParams(temperature=0, max_tokens=tokens)
     waiting = []
-    for case in (c for c in all_cases() if able(c, label) and c.name not in done):
+    for case in cases:
         prompt = prompt_of(tokenizer, case, prefix=label == "prefix")
         waiting.append((case, prompt, engine.submit(GenerationRequest(prompt=prompt, params=params, lookup=False))))
     for case, prompt, generation in waiting:
@@ -87,10 +96,10 @@ def generated(
         yield trace(case, label, prompt, output)
 
 
-def write(label: str, lines: list[str]) -> None:
-    """The label's file, byte for byte the same for the same lines."""
+def write(name: str, lines: list[str]) -> None:
+    """The file of that name, byte for byte the same for the same lines."""
     with (
-        (HERE / f"{label}.jsonl.gz").open("wb") as raw,
+        (HERE / f"{name}.jsonl.gz").open("wb") as raw,
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as f,
     ):
         f.write("".join(line + "\n" for line in lines).encode())
@@ -99,6 +108,7 @@ def write(label: str, lines: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the traces from the workloads.")
     parser.add_argument("engine", type=Path, help="a torch engine directory of SmolLM2-135M-Instruct")
+    parser.add_argument("--heldout", action="store_true", help="make those that nothing is fitted or chosen on")
     parser.add_argument("--labels", default=",".join(LABELS), help="which to make")
     parser.add_argument("--tokens", type=int, default=160, help="most output tokens of a generated trace")
     arguments = parser.parse_args()
@@ -107,34 +117,30 @@ def main() -> None:
         parser.error(f"labels {', '.join(sorted(unknown))} are not known; allowed: {', '.join(LABELS)}")
     manifest = engine_dir.load(arguments.engine)
     tokenizer = Tokenizer.load(arguments.engine, manifest.tokenizer)
-    if "written" in labels:
-        lines = [
-            trace(
-                case,
-                "written",
-                prompt_of(tokenizer, case, prefix=False),
-                encode(tokenizer, case.answer, allow_special=False),
-            )
-            for case in all_cases()
-            if able(case, "written")
-        ]
-        write("written", [json.dumps(line) for line in lines])
-    for label in (name for name in labels if name != "written"):
-        partial = HERE / f"{label}.partial"
+    everything = all_cases(heldout=arguments.heldout)
+    for label in labels:
+        name = f"heldout-{label}" if arguments.heldout else label
+        cases = [c for c in everything if able(c, label)]
+        if label == "written":
+            write(name, [json.dumps(line) for line in written(tokenizer, cases)])
+            continue
+        partial = HERE / f"{name}.partial"
         lines = [json.loads(line) for line in partial.read_text().splitlines()] if partial.exists() else []
+        done = {(line["kind"], line["name"]) for line in lines}
+        cases = [c for c in cases if (c.kind, c.name) not in done]
         executor = TorchExecutor.load(arguments.engine, manifest)
-        engine = LocalEngine(executor, None, tokenizer, manifest, max_queue=len(all_cases()))
+        engine = LocalEngine(executor, None, tokenizer, manifest, max_queue=len(everything))
         begin = time.monotonic()
         try:
             with partial.open("a") as f:
-                for line in generated(engine, tokenizer, label, arguments.tokens, {x["name"] for x in lines}):
+                for line in generated(engine, tokenizer, cases, label, arguments.tokens):
                     lines.append(line)
                     f.write(json.dumps(line) + "\n")
                     f.flush()
-                    print(f"{label}: {len(lines)} after {time.monotonic() - begin:.0f} s", flush=True)
+                    print(f"{name}: {len(lines)} after {time.monotonic() - begin:.0f} s", flush=True)
         finally:
             engine.close()
-        write(label, [json.dumps(line) for line in lines])
+        write(name, [json.dumps(line) for line in lines])
         partial.unlink()
 
 

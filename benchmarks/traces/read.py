@@ -1,4 +1,4 @@
-"""The traces of this directory, and how they are divided for fitting."""
+"""The traces of this directory: those to fit and choose on, divided for fitting, and those held out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ LABELS = ("written", "model", "prefix")
 def shipped(labels: tuple[str, ...] = LABELS) -> list[Trace]:
     """All traces that have an output, label by label, in the order of the workloads."""
     return [t for label in labels for t in read_traces(HERE / f"{label}.jsonl.gz") if t.output]
+
+
+def held_out(labels: tuple[str, ...] = LABELS) -> list[Trace]:
+    """Traces of other tasks of the same kinds, for judging alone: nothing may be fitted, tuned or chosen on them."""
+    return [t for label in labels for t in read_traces(HERE / f"heldout-{label}.jsonl.gz") if t.output]
 
 
 def half(trace: Trace) -> int:

@@ -3,42 +3,31 @@
 ``cases(kind)`` gives a kind's cases in a fixed order. Every case is a chat; some carry an assistant *prefix* (the start
 of the answer, for a model too small to begin an edit itself) and a written, right *answer* (for runs that force the
 output, so that speed is measured on text a larger model would have produced).
+
+``benchmarks.workloads.heldout`` has other tasks of the same kinds, to judge what was tuned on these.
 """
 
 from __future__ import annotations
 
-from benchmarks.workloads import (
-    agent_loop,
-    chat,
-    code_edit,
-    json_rewrite,
-    prose,
-    retrieval,
-    template,
-    tool_echo,
-)
+import importlib
+
 from benchmarks.workloads.case import Case
 
-_MODULES = {
-    "code_edit": code_edit,
-    "json_rewrite": json_rewrite,
-    "tool_echo": tool_echo,
-    "retrieval": retrieval,
-    "chat": chat,
-    "agent_loop": agent_loop,
-    "template": template,
-    "prose": prose,
-}
-KINDS = tuple(_MODULES)
+#: Each the name of a module here, and of one in ``heldout``, with a function ``cases``.
+KINDS = ("code_edit", "json_rewrite", "tool_echo", "retrieval", "chat", "agent_loop", "template", "prose")
 
 
-def cases(kind: str) -> list[Case]:
+def cases(kind: str, *, heldout: bool = False) -> list[Case]:
     """All cases of one kind. Raises KeyError for an unknown kind."""
-    return list(_MODULES[kind].cases())
+    if kind not in KINDS:
+        raise KeyError(kind)
+    module = importlib.import_module(f"{__name__}.heldout.{kind}" if heldout else f"{__name__}.{kind}")
+    return list(module.cases())
 
 
-def all_cases() -> list[Case]:
-    return [case for kind in KINDS for case in cases(kind)]
+def all_cases(*, heldout: bool = False) -> list[Case]:
+    """The cases of all kinds, kind by kind."""
+    return [case for kind in KINDS for case in cases(kind, heldout=heldout)]
 
 
 __all__ = ["KINDS", "Case", "all_cases", "cases"]

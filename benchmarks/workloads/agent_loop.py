@@ -20,9 +20,18 @@ def _call(thought: str, tool: str, **arguments: str) -> str:
     return json.dumps({"thought": thought, "tool": tool, "arguments": arguments})
 
 
+def loop(name: str, system: str, steps: list[tuple[str, str]], *, prefix: str) -> Iterator[Case]:
+    """One case a step: (what the agent is told, what it answers) after all steps before it."""
+    messages = [{"role": "system", "content": system}]
+    for step, (received, answer) in enumerate(steps):
+        messages.append({"role": "user", "content": received})
+        yield Case("agent_loop", f"{name}-{step}", tuple(messages), prefix=prefix, answer=answer, group=name)
+        messages.append({"role": "assistant", "content": answer})
+
+
 def cases() -> Iterator[Case]:
-    for loop in range(6):
-        rng = random.Random(loop)
+    for nth in range(6):
+        rng = random.Random(nth)
         path, name = rng.choice(_FILES[:3]), rng.choice(_NAMES)
         number = rng.randrange(10, 99)
         text = f"def {name}_{number}(items):\n    result = []\n    for item in items:\n        if item.is_valid():\n            result.append(item.value)\n    return result\n"
@@ -44,15 +53,4 @@ def cases() -> Iterator[Case]:
                 _call("I run the tests to see whether they pass.", "run_tests", path="tests"),
             ),
         ]
-        messages: list[dict[str, str]] = [{"role": "system", "content": _SYSTEM}]
-        for step, (received, answer) in enumerate(steps):
-            messages.append({"role": "user", "content": received})
-            yield Case(
-                "agent_loop",
-                f"loop-{loop}-{step}",
-                tuple(messages),
-                prefix='{"thought": "',
-                answer=answer,
-                group=f"loop-{loop}",
-            )
-            messages.append({"role": "assistant", "content": answer})
+        yield from loop(f"loop-{nth}", _SYSTEM, steps, prefix='{"thought": "')

@@ -26,3 +26,12 @@ def ask(kind: str, name: str, prompt: str, *, prefix: str = "", answer: str = ""
 def first_lines(text: str, count: int) -> str:
     """The first lines of ``text`` without the last line break: a prefix that ends where a line does."""
     return "\n".join(text.split("\n")[:count])
+
+
+def replaced(text: str, changes: list[tuple[str, str]], where: str) -> str:
+    """``text`` after the changes, one after another, everywhere. Raises ValueError for one that changes nothing."""
+    for old, new in changes:
+        if old not in text:
+            raise ValueError(f"{where}: {old!r} is not in the text")
+        text = text.replace(old, new)
+    return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.workloads.case import Case
 
@@ -71,17 +71,16 @@ _LAST = [
 ]
 
 
+def talk(name: str, turns: Sequence[tuple[str, str]], last: str, answer: str, *, group: str) -> Case:
+    """A case that ends a talk of (question, reply) turns with the user's ``last`` words."""
+    messages = []
+    for question, reply in turns:
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+    return Case("chat", name, (*messages, {"role": "user", "content": last}), answer=answer, group=group)
+
+
 def cases() -> Iterator[Case]:
     for number, turns in enumerate(_TALKS):
-        messages = []
-        for question, reply in turns:
-            messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
         for last, text in enumerate(_LAST):
             answer = turns[-1][1] if last == 2 else ""
-            yield Case(
-                "chat",
-                f"talk-{number}-{last}",
-                (*messages, {"role": "user", "content": text}),
-                answer=answer,
-                group=f"talk-{number}",
-            )
+            yield talk(f"talk-{number}-{last}", turns, text, answer, group=f"talk-{number}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.workloads.case import Case, ask, first_lines
+from benchmarks.workloads.case import Case, ask, first_lines, replaced
 
 INVENTORY = '''class Inventory:
     """Stock of a small shop, by item name."""
@@ -518,10 +518,10 @@ _FILES: list[tuple[str, str, list[tuple[str, list[tuple[str, str]]]]]] = [
 ]
 
 
-def _prefix_lines(text: str) -> int:
+def prefix_lines(text: str, least: int = 12) -> int:
     """Twelve lines, past the imports, and more until the cut is inside a block: at a blank line a small model stops."""
     lines = text.split("\n")
-    count = 12
+    count = least
     while not lines[count - 1].strip() or not lines[count].strip():
         count += 1
     return count
@@ -530,11 +530,7 @@ def _prefix_lines(text: str) -> int:
 def cases() -> Iterator[Case]:
     for name, text, edits in _FILES:
         for number, (task, changes) in enumerate(edits):
-            answer = text
-            for old, new in changes:
-                if old not in answer:
-                    raise ValueError(f"{name} edit {number}: {old!r} is not in the file")
-                answer = answer.replace(old, new)
+            answer = replaced(text, changes, f"{name} edit {number}")
             prompt = f"{task} Answer with the whole file and nothing else.\n\n```\n{text}```"
-            prefix = "```\n" + first_lines(answer, _prefix_lines(answer))
+            prefix = "```\n" + first_lines(answer, prefix_lines(answer))
             yield ask("code_edit", f"{name}-{number}", prompt, prefix=prefix, answer=f"```\n{answer}```", group=name)
