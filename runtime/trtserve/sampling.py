@@ -22,6 +22,7 @@ TokenId = Annotated[int, Field(ge=0)]
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
+MAX_BIASES = 1024
 
 
 class SamplingParams(BaseModel):
@@ -40,11 +41,11 @@ class SamplingParams(BaseModel):
     presence_penalty: float = Field(default=0.0, ge=-2, le=2, description="once per token already in the output")
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2, description="per occurrence in the output")
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(
-        default={}, max_length=1024, description="added to a token's logit; -100 bans it"
+        default={}, max_length=MAX_BIASES, description="added to a token's logit; -100 bans it"
     )
     seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 64, description="null draws one")
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=MAX_STOPS)
-    stop_token_ids: tuple[TokenId, ...] = Field(default=(), max_length=64)
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=MAX_STOPS, fail_fast=True)
+    stop_token_ids: tuple[TokenId, ...] = Field(default=(), max_length=64, fail_fast=True)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = Field(default=0, ge=0, description="output tokens before an end or stop token may be chosen")

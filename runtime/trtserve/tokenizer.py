@@ -23,6 +23,10 @@ from trtserve.token_bytes import PieceDecoder, piece_decoder
 
 __all__ = ["ChatTemplateError", "StreamDecoder", "Tokenizer"]
 
+#: Characters from which a text is encoded without Python's lock. A megabyte takes about a second, in which no other
+#: thread would run; for a short text the way round costs more than it saves.
+_LONG = 4096
+
 
 class Tokenizer:
     """An engine's tokenizer. Safe to share between threads."""
@@ -71,7 +75,11 @@ class Tokenizer:
         except UnicodeEncodeError as e:
             raise ValueError(f"text has a lone surrogate at character {e.start}, which cannot be encoded") from e
         backend = self._tokenizer if allow_special else self._plain_text_tokenizer
-        ids = backend.encode(text, add_special_tokens=False).ids
+        if len(text) < _LONG:
+            ids = backend.encode(text, add_special_tokens=False).ids
+        else:
+            # The library keeps Python's lock while it encodes one text, but not while it encodes several.
+            ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         bos = self.record.bos_token_id
         if add_bos and bos is not None and ids[:1] != [bos]:
             ids = [bos, *ids]

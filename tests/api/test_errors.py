@@ -8,13 +8,17 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from trtserve.api.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from trtserve.engine.protocol import EngineClosedError, EngineError, RequestError
+from trtserve.sampling import SamplingParams
 
 from .conftest import Serve, Served
 
 CHAT = "/v1/chat/completions"
 SAY: list[Any] = [{"role": "user", "content": "x"}]
+JSON = {"content-type": "application/json"}
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
@@ -63,6 +67,12 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "tools"),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs", "self"),
         ({"prediction": {"type": "content"}}, "prediction.content", "required"),
+        (
+            {"prediction": {"type": "content", "content": "x", "language": "c"}},
+            "prediction",
+            "unknown field 'language'",
+        ),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "up to 1024"),
         ({"guided_json": {}}, "guided_json", "not supported"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "never cut"),
     ],
@@ -74,6 +84,43 @@ def test_a_bad_field_is_named(shared: Served, fields: dict[str, Any], param: str
     assert error["param"] == param
     assert says in error["message"]
     assert error["type"] == "invalid_request_error"
+
+
+MANY = 10_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields"),
+    [
+        (ChatBody, {"messages": [1] * MANY}),
+        (ChatBody, {"messages": [{"role": "user", "content": "x", "tool_calls": [1] * MANY}]}),
+        (ChatBody, {"messages": SAY, "tools": [1] * MANY}),
+        (ChatBody, {"messages": SAY, "stop": [1] * MANY}),
+        (ChatBody, {"messages": SAY, "stop_token_ids": ["1"] * MANY}),
+        (ChatBody, {"messages": SAY, "logit_bias": {str(i): "1" for i in range(MANY)}}),
+        (ChatBody, {"messages": SAY, "prediction": {"type": "content", **{f"x{i}": 1 for i in range(MANY)}}}),
+        (ChatBody, {"messages": SAY, "stream": True, "stream_options": {f"x{i}": 1 for i in range(MANY)}}),
+        (CompletionBody, {"prompt": [[1], *[["x"]] * MANY]}),
+        (TokenizeBody, {"messages": [1] * MANY}),
+        (DetokenizeBody, {"tokens": ["1"] * MANY}),
+        (SamplingParams, {"stop": [""] * MANY}),
+        (SamplingParams, {"stop_token_ids": [-1] * MANY}),
+    ],
+)
+def test_of_many_wrong_items_the_first_is_reported(schema: type[BaseModel], fields: dict[str, Any]) -> None:
+    """A report of each would take a thousand times the memory of the body."""
+    with pytest.raises(ValidationError) as refused:
+        schema.model_validate(fields)
+    assert refused.value.error_count() <= 2
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_large_body_is_checked_like_a_small_one(shared: Served, path: str) -> None:
+    large = {"metadata": {"pad": "x" * (1 << 17)}, "messages": SAY} if "chat" in path else {"prompt": "x" * (1 << 17)}
+    assert error_of(shared.post(path, json={**large, "temperature": -1}))["param"] == "temperature"
+    assert error_of(shared.post(path, content=b"{" + b" " * (1 << 17), headers=JSON))["code"] == "invalid_json"
+    if "chat" in path:
+        assert shared.post(path, json=large).status_code == 200
 
 
 @pytest.mark.parametrize(

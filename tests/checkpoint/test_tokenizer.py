@@ -178,6 +178,20 @@ def test_lone_surrogates_are_no_text(bpe: Tokenizer) -> None:
         bpe.encode("a\ud800")
 
 
+@pytest.mark.parametrize("allow_special", [True, False])
+def test_long_texts_have_the_tokens_of_short_ones(
+    bpe: Tokenizer, spm: Tokenizer, monkeypatch: pytest.MonkeyPatch, allow_special: bool
+) -> None:
+    """They go through a call of the library that lets other threads run."""
+    text = "  In 1987, naïve  façades; 12345 <|im_end|>\n\tdef f(x):\n</s>" * 200
+    for tokenizer in (bpe, spm):
+        long = tokenizer.encode(text, add_bos=True, allow_special=allow_special)
+        with monkeypatch.context() as patched:
+            patched.setattr("trtserve.tokenizer._LONG", len(text) + 1)
+            short = tokenizer.encode(text, add_bos=True, allow_special=allow_special)
+        assert long.dtype == short.dtype and long.tolist() == short.tolist()
+
+
 def test_ids_outside_the_vocabulary_add_nothing(bpe: Tokenizer) -> None:
     assert bpe.token_bytes(bpe.vocab_size + 5) == b""
     assert bpe.token_bytes(-1) == b""

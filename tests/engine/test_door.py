@@ -39,6 +39,11 @@ def test_a_checked_request_is_a_sequence_whose_generation_cancels() -> None:
     assert cancelled == [sequence]
 
 
+def test_of_a_prediction_no_more_is_used_than_the_context_holds() -> None:
+    request = GenerationRequest((1, 2, 3), SamplingParams(), prediction=[7] * 1000)
+    assert make_door().check(request, nothing).prediction.tolist() == [7] * 32
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

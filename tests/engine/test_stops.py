@@ -84,6 +84,13 @@ def test_long_periodic_stop_string() -> None:
     assert matcher.feed("c!") == (1, stop)
 
 
+def test_a_stop_string_costs_what_is_read_of_the_text_and_not_what_it_is_long() -> None:
+    matcher = StopMatcher(["ab" * 1_000_000 + str(i) for i in range(16)])
+    assert matcher.feed("abac" + "ab" * 30) is None
+    assert matcher.held == 60
+    assert max(len(stop._table) for stop in matcher._stops) == 61
+
+
 def test_spans_join_neighbours_of_one_source_and_cut_at_the_held_text() -> None:
     stream = TextStream(ToyDecoder(), ["STOP"])
     stream.push(ids("a"), "history")

@@ -90,7 +90,8 @@ class Answer(ABC):
             check_fits(context, prompt, self.prompt_param, body.max_tokens_asked)
         prediction: list[int] = []
         if body.prediction is not None:
-            prediction = context.codec.encode(body.prediction.content, allow_special=False).tolist()
+            tokens = context.codec.encode(body.prediction.content, allow_special=False)
+            prediction = tokens[: context.max_context].tolist()
         requests: list[GenerationRequest] = []
         for prompt in prompts:
             for i in range(body.n):

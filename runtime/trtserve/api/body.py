@@ -6,6 +6,7 @@ import json
 from typing import Any, TypeVar
 
 import anyio
+from anyio import to_thread
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +15,9 @@ from trtserve.api.errors import ApiError, from_validation, invalid
 from trtserve.api.fields import known_fields
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
+
+#: Bytes from which a body is parsed and checked in a thread, so that other connections are served meanwhile.
+_LARGE = 1 << 16
 
 
 class _ConstantError(ValueError):
@@ -74,6 +78,14 @@ def _parse(body: bytes) -> dict[str, Any]:
     return value
 
 
+def _checked(body: bytes, schema: type[BodyT]) -> BodyT:
+    raw = _parse(body)
+    try:
+        return schema.model_validate(known_fields(raw, schema.model_fields))
+    except ValidationError as e:
+        raise from_validation(e) from e
+
+
 async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
     """The request's body as ``schema``. Raises ApiError 400, 408, 413 or 415, and ClientDisconnect."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -84,11 +96,10 @@ async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
             code="unsupported_media_type",
         )
     config = context_of(request).config
-    raw = _parse(await _read(request, config.max_body_bytes, config.body_timeout))
-    try:
-        return schema.model_validate(known_fields(raw, schema.model_fields))
-    except ValidationError as e:
-        raise from_validation(e) from e
+    body = await _read(request, config.max_body_bytes, config.body_timeout)
+    if len(body) < _LARGE:
+        return _checked(body, schema)
+    return await to_thread.run_sync(_checked, body, schema)
 
 
 def body_docs(schema: type[BaseModel]) -> dict[str, Any]:

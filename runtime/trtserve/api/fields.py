@@ -88,7 +88,7 @@ def known_fields(raw: Mapping[str, Any], accepted: Iterable[str]) -> dict[str, A
             if value is not None and not any(type(value) is type(x) and value == x for x in neutral):
                 raise unsupported(name, why)
         else:
-            near = difflib.get_close_matches(name, accepted | IGNORED, n=1)
+            near = difflib.get_close_matches(name[:64], accepted | IGNORED, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             shown = name if len(name) <= 64 else name[:61] + "..."
             raise ApiError(400, f"Unknown field: {shown}{hint}", param=shown, code="unknown_parameter")

@@ -2,6 +2,9 @@
 
 Types are strict (``"5"`` is no number) and null means not given. Field names are OpenAI's, then vLLM's for what
 OpenAI lacks, then this project's own: ``prompt_lookup``, ``return_spans``.
+
+A body has room for millions of wrong items, and a report of each would take a thousand times the body's memory. So
+lists are ``fail_fast``, and of unknown fields only the first is reported.
 """
 
 from __future__ import annotations
@@ -11,13 +14,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from trtserve.api.errors import from_validation
-from trtserve.sampling import MAX_LOGPROBS, SamplingParams
+from trtserve.sampling import MAX_BIASES, MAX_LOGPROBS, SamplingParams
 
 MAX_CHOICES = 128
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, given: object) -> object:
+        unknown = next((n for n in given if n not in cls.model_fields), None) if isinstance(given, dict) else None
+        if unknown is not None:
+            raise ValueError(f"has the unknown field {str(unknown)[:40]!r}; allowed: {', '.join(cls.model_fields)}")
+        return given
 
 
 class StreamOptions(_Body):
@@ -64,7 +75,7 @@ class Message(BaseModel):
     role: Annotated[str, Field(min_length=1, max_length=64)]
     content: str | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = Field(default=None, fail_fast=True)
     tool_call_id: str | None = None
 
     @field_validator("content", mode="before")
@@ -87,8 +98,8 @@ class GenerationBody(_Body):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
-    stop: list[str] = []
-    stop_token_ids: list[int] | None = None
+    stop: list[str] = Field(default=[], fail_fast=True)
+    stop_token_ids: list[int] | None = Field(default=None, fail_fast=True)
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -104,6 +115,13 @@ class GenerationBody(_Body):
     @classmethod
     def _stop_list(cls, stop: object) -> object:
         return [stop] if isinstance(stop, str) else stop
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _bias_size(cls, bias: object) -> object:
+        if isinstance(bias, dict) and len(bias) > MAX_BIASES:
+            raise ValueError(f"has {len(bias)} tokens; allowed: up to {MAX_BIASES}")
+        return bias
 
     @field_validator("logit_bias")
     @classmethod
@@ -153,11 +171,11 @@ class GenerationBody(_Body):
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    tools: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = Field(default=None, fail_fast=True)
     tool_choice: Any = None
     reasoning_effort: str | None = None
     add_generation_prompt: bool | None = None
@@ -202,7 +220,7 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
 
-    prompt: list[str | list[int]]
+    prompt: list[str | list[int]] = Field(fail_fast=True)
     logprobs: int | None = None
     echo: bool = False
     add_special_tokens: bool | None = None
@@ -246,8 +264,8 @@ class TokenizeBody(_Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(default=None, min_length=1)
-    tools: list[dict[str, Any]] | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1, fail_fast=True)
+    tools: list[dict[str, Any]] | None = Field(default=None, fail_fast=True)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -265,4 +283,4 @@ class DetokenizeBody(_Body):
     """``POST /detokenize``."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[int] = Field(fail_fast=True)

@@ -65,7 +65,8 @@ class FrontDoor:
         ``cancel`` is what cancelling the generation calls, from any thread.
         """
         prompt = token_array(request.prompt, self._vocab_size, "prompt")
-        prediction = token_array(request.prediction, self._vocab_size, "prediction")
+        # No output is longer than the context. What a prediction has beyond it would be indexed for every choice.
+        prediction = token_array(request.prediction, self._vocab_size, "prediction", most=self._max_seq_len)
         check_parameter_tokens(request, self._vocab_size)
         check_scope(request.scope)
         sequence = Sequence(request, prompt, prediction, output_budget(request, len(prompt), self._max_seq_len))

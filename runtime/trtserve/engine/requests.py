@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from trtserve.engine.protocol import GenerationRequest, RequestError, Scope
 
 
-def token_array(tokens: Sequence[int], vocab_size: int, param: str) -> NDArray[np.int32]:
-    """``tokens`` as int32 ``[n]``. Raises RequestError for what is no token id of the vocabulary."""
+def token_array(tokens: Sequence[int], vocab_size: int, param: str, *, most: int | None = None) -> NDArray[np.int32]:
+    """``tokens``, or the first ``most`` of them, as int32 ``[n]``. Raises RequestError for what is no token id of the
+    vocabulary."""
     try:
-        array = np.asarray(tokens)
+        array = np.asarray(tokens if most is None else tokens[:most])
     except (TypeError, ValueError, OverflowError) as e:
         raise RequestError(f"{param} must be a flat list of token ids: {e}", param) from e
     if array.size == 0:
