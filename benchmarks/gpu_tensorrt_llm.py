@@ -2,7 +2,8 @@
 
 Checked: the classes our drafter builds on; greedy text with our drafter, batched and alone, against the same engine
 without it (a difference is reported with where it begins; kernels of other shapes may break ties otherwise); counters
-that come from the worker; a cancel; two tenants that must not share. Timed: output tokens per second with our drafter,
+that come from the worker; a cancel; two tenants that must not share; predictions and stop strings that the worker must
+learn of. Timed: output tokens per second with our drafter,
 with TensorRT-LLM's own n-gram pool and suffix automaton, and without drafts, over text whose output repeats its input.
 
     python -m benchmarks.gpu_tensorrt_llm [--checkpoint DIR] [--json FILE]
@@ -175,12 +176,37 @@ def check(engine: Engine, wanted: list[list[int]], failures: Failures, results: 
     failures.require(after == before, "no tenant copies from another's text")
     engine.generate(fresh, temperature=0, max_tokens=32, ignore_eos=True, scope=Scope("alice"))
     failures.require(engine.metrics()["draft_tokens_total"]["shared"] > after, "a tenant copies from its own")
+    check_carried(engine, fresh, failures, results)
     generation = engine.submit(PROMPTS[0], temperature=0, max_tokens=1500, ignore_eos=True)
     events = iter(generation)
     next(events)
     generation.cancel()
     last = list(events)[-1]
     failures.require(isinstance(last, Finish) and last.reason == "cancelled", "a cancelled request ends as cancelled")
+
+
+def check_carried(engine: Engine, prompt: str, failures: Failures, results: dict[str, Any]) -> None:
+    """A prediction is copied from, and what a stop string ended is found by its tenant's next request."""
+    results["carries"] = getattr(engine.engine, "carries", True)
+    if not results["carries"]:
+        print("not offered by this version: predictions, and a shared cache of what stop strings end", flush=True)
+        return
+    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
+    whole = engine.generate(prompt, **greedy, lookup=False)
+    prediction = [t.token for t in whole.tokens]
+    before = engine.metrics()["draft_tokens_total"]
+    engine.generate(prompt, **greedy, scope=Scope("carol"), prediction=prediction)
+    after = engine.metrics()["draft_tokens_total"]
+    failures.require(after["prediction"] > before["prediction"], "a prediction is a source of drafts")
+    stop, scope = whole.text[12:16], Scope("dave")
+    ended = engine.generate(prompt, **greedy, stop=(stop,), scope=scope)
+    before = engine.metrics()["draft_tokens_total"]
+    engine.generate(prompt, **greedy, stop=(stop,), scope=scope)
+    after = engine.metrics()["draft_tokens_total"]
+    failures.require(
+        ended.finish is not None and ended.finish.reason == "stop" and after["shared"] > before["shared"],
+        "what a stop string ended is copied by its tenant's next request",
+    )
 
 
 def run(checkpoint: Path | None, failures: Failures) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from trtserve.engine.tensorrt_llm.feed import Announced, FeedReader, FeedWriter,
 from .conftest import Open, worker
 from .fake import process, pytorch
 from .test_executor import LONG, REPEAT
-from .test_isolation import CACHE
+from .test_isolation import CACHE, FIRST, PARAMS
 
 
 @pytest.fixture
@@ -134,6 +134,11 @@ def test_counters_cross_the_process_boundary(
     assert (
         sum(metrics["accepted_tokens_total"].values()) == 120 - first.finish.stats.rounds - second.finish.stats.rounds
     )
+    # What a request carries crosses it too.
+    alone = reference.generate(FIRST, **PARAMS)
+    third = engine.generate(FIRST, **PARAMS, scope=Scope(tenant="bob"), prediction=[t.token for t in alone.tokens])
+    assert third.text == alone.text
+    assert third.finish is not None and third.finish.stats.sources["prediction"].accepted > 0
     generation = engine.submit(REPEAT, **{**arguments, "max_tokens": 200})
     generation.cancel()
     assert list(generation)[-1].reason == "cancelled"  # type: ignore[union-attr]

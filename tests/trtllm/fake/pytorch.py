@@ -103,6 +103,7 @@ def request_init(self: Any, **v: Any) -> None:
     words = v["stop_words_list"]
     self.py_stop_words_list = [[w for word in words for w in word], list(range(1, len(words) + 1))] if words else None
     self.py_disable_speculative_decoding = False
+    self.py_conversation_params = None
     self.is_attention_dp_dummy = self.is_cuda_graph_dummy = False
     self.state = _state("CONTEXT_INIT")
     if _facts()["padded_effective_length"]["value"]:
@@ -118,6 +119,12 @@ def _state(name: str) -> Any:
 def finish_by_reason(self: Any, reason: Any) -> None:
     object.__setattr__(self, "_finish", reason)
     self.state = _state("GENERATION_COMPLETE")
+
+
+def conversation_init(self: Any, conversation_id: Any) -> None:
+    self.conversation_id = str(conversation_id).strip()
+    if not self.conversation_id:
+        raise ContractError("conversation_id must be non-empty")
 
 
 def get_cache_salt_id(cache_salt: str) -> int:
@@ -226,6 +233,7 @@ class FakeLLM:
                 "params": params,
                 "lora": values["lora_request"],
                 "salt": None if salt is None else get_cache_salt_id(salt),
+                "conversation": values["conversation_params"],
             }
         )
         return result
@@ -402,6 +410,8 @@ class Worker:
                     client_id=item["client_id"],
                     cache_salt_id=item["salt"],
                 )
+                # Each rank has a copy of its own.
+                rank.requests[number].py_conversation_params = pickle.loads(pickle.dumps(item["conversation"]))
             prompt = np.asarray(item["tokens"], np.int32)
             ends = () if params.end_id < 0 else (params.end_id,)
             self.info[number] = SimpleNamespace(
@@ -693,6 +703,7 @@ BEHAVIOUR: Behaviour = {
     ("LlmRequest", "is_dummy_request"): lambda self: False,
     ("LlmRequest", "is_dummy"): lambda self: self.is_attention_dp_dummy or self.is_cuda_graph_dummy,
     ("LlmRequest", "is_finished"): lambda self: self.state == _state("GENERATION_COMPLETE"),
+    ("ConversationParams", "__init__"): conversation_init,
     ("LLM", "__init__"): lambda self, **values: object.__setattr__(self, "_fake", FakeLLM(values)),
     ("LLM", "generate_async"): lambda self, **values: self._fake.generate_async(values),
     ("LLM", "shutdown"): lambda self: self._fake.shutdown(),

@@ -15,10 +15,11 @@ from trtserve.engine.drafting import TextTokenizer
 from trtserve.engine.protocol import Engine
 from trtserve.engine.tensorrt_llm import versions
 from trtserve.engine.tensorrt_llm.batch_drafts import LookupPlan
+from trtserve.engine.tensorrt_llm.carried import find_carrier
 from trtserve.engine.tensorrt_llm.feed import FeedReader
 from trtserve.engine.tensorrt_llm.recorded import ENGINE_NAME, TensorRTLLMInfo, read_args
 from trtserve.engine.tensorrt_llm.scopes import Salts, find_hash
-from trtserve.engine_dir import Manifest
+from trtserve.engine_dir import TOKENIZER_DIR, TOKENIZER_NAME, Manifest, TokenizerRecord
 from trtserve.executor.base import ExecutorError
 from trtserve.overrides import OverrideError, Overrides
 from trtserve.settings import Speculative
@@ -92,6 +93,7 @@ def _open_pytorch(
             max_seq_len=manifest.limits.max_seq_len,
             feed_address=feed.address,
             hermetic=overrides.hermetic,
+            tokenizer=_tokenizer_layout(path, manifest) if lookup.shared_cache.mb and not overrides.hermetic else None,
         )
         arguments["speculative_config"] = _user_provided(package, plan, info, int(arguments["tensor_parallel_size"]))
     try:
@@ -107,11 +109,18 @@ def _open_pytorch(
         manifest,
         salts,
         feed=feed,
+        carrier=None if feed is None else find_carrier(llm),
         chain=info.chain,
         adapters={name: (number, where) for number, (name, where) in enumerate(info.adapters.items(), 1)},
         max_queue=overrides.max_queue,
         recorder=recorder,
     )
+
+
+def _tokenizer_layout(path: Path, manifest: Manifest) -> tuple[str, TokenizerRecord]:
+    """What a worker needs to turn tokens into text, wherever it runs."""
+    layout = (path / TOKENIZER_DIR / TOKENIZER_NAME).read_text(encoding="utf-8")
+    return layout, manifest.tokenizer
 
 
 def _user_provided(package: Any, plan: LookupPlan, info: TensorRTLLMInfo, tensor_parallel_size: int) -> Any:

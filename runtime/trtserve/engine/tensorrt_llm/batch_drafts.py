@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 
 from trtserve.engine.protocol import SOURCES
+from trtserve.engine.tensorrt_llm.carried import Carried
 from trtserve.engine.tensorrt_llm.feed import Announced, FeedWriter, Shared
 from trtserve.engine.tensorrt_llm.scopes import takes_copies
-from trtserve.engine_dir import CostCurve, CostPoint
+from trtserve.engine_dir import CostCurve, CostPoint, TokenizerRecord
 from trtserve.lookup.drafter import Drafter, SequenceDrafter
 from trtserve.lookup.shared import SharedCache, scope_name
 from trtserve.settings import PromptLookup
+from trtserve.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class LookupPlan:
-    """What every rank is told. Small and picklable."""
+    """What every rank is told, by pickle."""
 
     lookup: PromptLookup
     max_draft_len: int
@@ -38,6 +40,8 @@ class LookupPlan:
     feed_address: str | None
     hermetic: bool = False
     """Take copies from the request's own text only."""
+    tokenizer: tuple[str, TokenizerRecord] | None = None
+    """The text of the engine's ``tokenizer.json`` and its record, to find where stop strings ended an output."""
 
 
 @dataclass
@@ -48,6 +52,7 @@ class _Live:
     known: int
     """Tokens of the request that its history has."""
     prompt_len: int
+    carried: Carried
     waiting: tuple[int, ...] = ()
     """Drafts of the last round, not settled yet."""
     source: str | None = None
@@ -74,6 +79,9 @@ class BatchDrafts:
         self._shared = None if plan.hermetic else SharedCache.from_settings(plan.lookup)
         self._drafter = Drafter(plan.lookup, shared=self._shared, cost=padded_cost(plan.max_draft_len))
         self._live: dict[int, _Live] = {}
+        # Only what is kept needs an end.
+        kept = self._shared is not None and plan.tokenizer is not None
+        self._tokenizer = Tokenizer(*plan.tokenizer) if kept and plan.tokenizer else None
 
     def draft(self, requests: Iterable[Any]) -> dict[int, list[int]]:
         """Drafts for one round, by request id; requests without any are left out.
@@ -121,7 +129,10 @@ class BatchDrafts:
         if accepted >= 0:
             live.drafter.settle(accepted)
         live.drafter.observe(new)
-        self._drafter.finish(live.drafter, store=ended(request, tokens))
+        length = self._own_length(request, live, tokens)
+        if 0 < length < len(tokens):
+            live.drafter.rewind(length)
+        self._drafter.finish(live.drafter, store=length > 0)
 
     def close(self) -> None:
         if self._feed is not None:
@@ -132,6 +143,18 @@ class BatchDrafts:
         if batch > lookup.max_seqs:
             return 0
         return lookup.max_drafts if batch == 1 else lookup.batch_max_drafts
+
+    def _own_length(self, request: Any, live: _Live, tokens: Sequence[int]) -> int:
+        """Tokens up to the request's own end; 0: it came to none.
+
+        The executor goes on for some tokens past a stop string, which it knows nothing of; they are not the request's.
+        """
+        carried = live.carried
+        if self._tokenizer is not None and (carried.stop or carried.end_tokens):
+            output = carried.end_of(tokens[live.prompt_len :], self._tokenizer.stream_decoder())
+            if output is not None:
+                return live.prompt_len + output
+        return len(tokens) if ended(request, tokens) else 0
 
     def _limit(self, request: Any, length: int, most: int) -> int:
         """Most drafts of a request of ``length`` tokens; -1: it has no part in the round."""
@@ -147,8 +170,9 @@ class BatchDrafts:
         prompt_len = request.py_orig_prompt_len
         prompt = np.asarray(request.get_tokens(0)[:prompt_len], np.int32)
         scope = None if self.plan.hermetic else scope_name(str(request.lora_task_id), str(salt))
-        drafter = self._drafter.start(prompt, scope=scope)
-        live = self._live[request.py_request_id] = _Live(drafter, prompt_len, prompt_len)
+        carried = Carried.of(request)
+        drafter = self._drafter.start(prompt, prediction=carried.prediction, scope=scope)
+        live = self._live[request.py_request_id] = _Live(drafter, prompt_len, prompt_len, carried)
         return live
 
     def _announce(self, batch: Sequence[Any]) -> None:
@@ -189,7 +213,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def ended(request: Any, tokens: Sequence[int]) -> bool:
-    """Whether a request came to its own end: its budget, its end token or a stop token.
+    """Whether the executor ended a request: by its budget, its end token or a stop token.
 
     One that was cancelled, failed or paused has not; TensorRT-LLM frees the resources of all of them alike.
     """

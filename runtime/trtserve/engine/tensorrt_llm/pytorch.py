@@ -40,6 +40,7 @@ from trtserve.engine.sequence import Ending, Sequence
 from trtserve.engine.stats import EngineStats, Turn, gauges
 from trtserve.engine.tensorrt_llm import sampling
 from trtserve.engine.tensorrt_llm.batch_drafts import common_prefix
+from trtserve.engine.tensorrt_llm.carried import Carried, Carrier
 from trtserve.engine.tensorrt_llm.feed import FeedReader
 from trtserve.engine.tensorrt_llm.scopes import Salts
 from trtserve.engine_dir import Manifest
@@ -58,6 +59,7 @@ class PyTorchEngine:
         llm: the model, loaded; this closes it.
         package: the ``tensorrt_llm`` package ``llm`` is of.
         feed: where our drafter announces its rounds; None without it.
+        carrier: how a request takes something along for our drafter; None: it cannot, or there is no such drafter.
         chain: drafts of a round, where TensorRT-LLM's own drafter makes them; counted as source ``model``.
         adapters: name to (number, path) of each LoRA adapter that a request's scope may name.
         recorder: called with each finished request's scope, prompt, output and prediction.
@@ -72,6 +74,7 @@ class PyTorchEngine:
         salts: Salts,
         *,
         feed: FeedReader | None = None,
+        carrier: Carrier | None = None,
         chain: int = 0,
         adapters: Mapping[str, tuple[int, str]] | None = None,
         max_queue: int = 256,
@@ -83,6 +86,7 @@ class PyTorchEngine:
         self._tokenizer = tokenizer
         self._salts = salts
         self._feed = feed
+        self._carrier = carrier
         self._chain = chain
         self._adapters = dict(adapters or {})
         self._vocab_size = manifest.model.vocab_size
@@ -115,6 +119,11 @@ class PyTorchEngine:
     def healthy(self) -> bool:
         """Whether requests can be expected to be served: the loop lives and they do not fail one after the other."""
         return self._thread.is_alive() and not self._door.closed and self._door.healthy
+
+    @property
+    def carries(self) -> bool:
+        """Whether requests take their prediction and stop strings along to our drafter."""
+        return self._carrier is not None
 
     def submit(self, request: GenerationRequest) -> LocalGeneration:
         """Queue a request, from any thread. Raises RequestError, QueueFullError or EngineClosedError at once."""
@@ -254,7 +263,18 @@ class PyTorchEngine:
             lora_request=lora,
             streaming=True,
             cache_salt=salt,
+            **self._carried(sequence),
         )
+
+    def _carried(self, sequence: Sequence) -> dict[str, Any]:
+        """The argument that takes along what our drafter must know of the request; none where there is nothing."""
+        params = sequence.params
+        # With min_tokens all end tokens but the first are left to this side; see sampling.llm_sampling.
+        ends = sorted(sequence.end_tokens)[1:] if params.min_tokens else []
+        carried = Carried(sequence.prediction, params.stop, tuple(ends), params.min_tokens)
+        if self._carrier is None or not sequence.request.lookup or not carried.worth_it:
+            return {}
+        return {"conversation_params": self._carrier(carried.to_id())}
 
     def _read(self, sequence: Sequence, result: Any) -> None:
         """Take the tokens that came, round by round, until one ends the sequence."""
