@@ -73,20 +73,40 @@ def main() -> None:
             options.rounds,
         )
         ratio = medians["accept"] / medians["argmax"]
-        points.append({"logits": str(dtype).removeprefix("torch."), "seconds": medians["accept"], "ratio": ratio})
+        points.append(
+            {
+                "logits": str(dtype).removeprefix("torch."),
+                "seconds": medians["accept"],
+                "argmax_seconds": medians["argmax"],
+                "ratio": ratio,
+            }
+        )
         print(f"| {dtype} | {medians['accept'] * 1e3:.2f} | {medians['argmax'] * 1e3:.2f} | {ratio:.2f} |")
 
     print("\n| sampled, one row a sequence, one thread | µs a row |\n|---|---|")
     one, first = np.ones(BATCH, np.int32), np.arange(BATCH, dtype=np.int32)
+    sampled: list[dict[str, Any]] = []
     for fields in ({}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9, "min_p": 0.05}):
         arrays = sampling(BATCH, **fields)
         median = interleaved(
             {"accept": lambda a=arrays: accept_host(logits[:BATCH], first, one, one, a, 1)}, options.rounds
         )
         name = ", ".join(f"{k} {v}" for k, v in fields.items()) or "temperature 1"
+        sampled.append({"sampling": name, "row_seconds": median["accept"] / BATCH})
         print(f"| {name} | {median['accept'] / BATCH * 1e6:.0f} |")
     if options.json:
-        options.json.write_text(json.dumps(points, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps(
+                {
+                    "threads": options.threads,
+                    "instruction_set": _host.instruction_set(),
+                    "accept": points,
+                    "sampled": sampled,
+                },
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

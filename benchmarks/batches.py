@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import click
 
-from benchmarks.report import table
+from benchmarks import report
 from benchmarks.session import Session, median
 from benchmarks.traces.read import shipped
 from benchmarks.workloads import KINDS, cases
@@ -41,7 +41,6 @@ from trtserve.settings import PromptLookup
 
 BATCHES = (1, 4, 8, 16, 32)
 SETS = ("mix", "prose")
-TITLES = {"mix": "all kinds"}
 CURVES = ("gpu-modelled", "row-0.05")
 
 
@@ -208,44 +207,6 @@ def modelled(curves: Sequence[str] = CURVES, batches: Sequence[int] = BATCHES) -
     return rows
 
 
-def show(results: dict[str, Any]) -> str:
-    """Both tables in Markdown."""
-    head = ("", "at once", "tokens/s off", "tokens/s on", "ratio", "spread", "tokens per round", "drafts accepted",
-            "scheduler's share off, on", "texts that differ")  # fmt: skip
-    body = [
-        [
-            TITLES.get(row["set"], row["set"]),
-            str(row["batch"]),
-            f"{row['off_tokens_per_second']:.1f}",
-            f"{row['on_tokens_per_second']:.1f}",
-            f"**{row['ratio']:.3f}x**",
-            f"±{row['spread']:.3f}",
-            f"{row['tokens_per_round']:.2f}",
-            f"{row['accepted']} of {row['drafted']}",
-            f"{row['off_scheduler']:.1%}, {row['on_scheduler']:.1%}",
-            f"{row['differing']} of {row['texts']}",
-        ]
-        for row in results["rows"]
-    ]
-    sizes = sorted({row["batch"] for row in results["modelled"]})
-    places: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for row in results["modelled"]:
-        places[row["curve"], row["set"]][row["batch"]] = row["speedup"]
-    under = [
-        [f"{curve}, {TITLES.get(name, name)}", *(f"{by_batch[size]:.3f}x" for size in sizes)]
-        for (curve, name), by_batch in places.items()
-    ]
-    return "\n".join(
-        [
-            table(head, body),
-            "",
-            "The same by replay under cost curves, the model's own recorded outputs side by side:",
-            "",
-            table(["at once", *map(str, sizes)], under),
-        ]
-    )
-
-
 @click.command(help=__doc__)
 @click.argument("directory", type=click.Path(path_type=Path, exists=True))
 @click.option("--batches", default=",".join(map(str, BATCHES)), show_default=True, help="requests at once")
@@ -272,7 +233,7 @@ def main(
             ),
         )
     results = {"tokens": tokens, "repeats": repeats, "rows": rows, "modelled": modelled(batches=sizes)}
-    click.echo(show(results))
+    click.echo(report.batches(results))
     if out is not None:
         out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

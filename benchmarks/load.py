@@ -330,6 +330,7 @@ async def run_all(engine: Path, plan: Plan, python: Path | None, names: Sequence
     "--triton-python", envvar=TRITON_PYTHON, type=click.Path(path_type=Path), help="an environment with nvidia-pytriton"
 )
 @click.option("--json", "as_json", is_flag=True, help="print JSON and nothing else")
+@click.option("--write", "into_docs", is_flag=True, help="put the table into docs/scale.md; needs all three front ends")
 def main(
     engine: Path,
     levels: str,
@@ -341,18 +342,24 @@ def main(
     names: tuple[str, ...],
     triton_python: Path | None,
     as_json: bool,
+    into_docs: bool,
 ) -> None:
     if "triton" in names and triton_python is None:
         raise click.UsageError(f"the front end triton needs --triton-python or {TRITON_PYTHON}")
     wanted = names or tuple(n for n in FRONTS if n != "triton" or triton_python is not None)
+    if into_docs and set(wanted) != set(FRONTS):
+        raise click.UsageError(f"--write needs all of {', '.join(FRONTS)}; there are {', '.join(wanted)}")
     plan = Plan(prompts_of(kinds.split(","), requests), tuple(map(int, levels.split(","))), tokens, repeats, threads)
     say = (lambda _: None) if as_json else click.echo
     found = asyncio.run(run_all(engine, plan, triton_python, wanted, say))
-    if as_json:
-        settings = {"requests": requests, "tokens": tokens, "repeats": repeats, "threads": threads, "kinds": kinds}
-        click.echo(json.dumps({"settings": settings, "levels": [asdict(level) for level in found]}, indent=1))
-    else:
-        click.echo("\n" + table(found))
+    settings = {"engine": engine.name, "requests": requests, "tokens": tokens, "repeats": repeats, "threads": threads,
+                "kinds": kinds}  # fmt: skip
+    result = {"settings": settings, "levels": [asdict(level) for level in found]}
+    click.echo(json.dumps(result, indent=1) if as_json else "\n" + table(found))
+    if into_docs:
+        from benchmarks.run import write_down
+
+        write_down("load", result)
 
 
 if __name__ == "__main__":

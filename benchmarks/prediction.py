@@ -1,6 +1,6 @@
 """An edit with its file as the predicted output, against the same edit with the file in the prompt.
 
-``python -m benchmarks.prediction ENGINE_DIR [--curve NAME]``
+``python -m benchmarks.prediction ENGINE_DIR [--curve NAME] [--cases] [--json FILE]``
 
 The written answers of the code edits and JSON rewrites are forced, no model runs, and time is added up from a cost
 curve; the engine and its drafting are the real ones. Prefill is not counted: the prompt without the file is shorter,
@@ -9,15 +9,17 @@ which is a gain on top.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
+from benchmarks import report
 from benchmarks.draft_model import NoText, ScriptedModel
-from benchmarks.report import table
 from benchmarks.workloads import cases
 from trtserve import engine_dir
 from trtserve.engine.local import LocalEngine
@@ -41,7 +43,9 @@ def split(prompt: str) -> tuple[str, str]:
 @click.command(help=__doc__)
 @click.argument("directory", type=click.Path(path_type=Path, exists=True))
 @click.option("--curve", default="gpu-modelled", show_default=True, help="a cost curve, by name or file")
-def main(directory: Path, curve: str) -> None:
+@click.option("--cases", "single", is_flag=True, help="show the cases that are slower")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="also write the figures here")
+def main(directory: Path, curve: str, single: bool, out: Path | None) -> None:
     manifest = engine_dir.load(directory)
     tokenizer = Tokenizer.load(directory, manifest.tokenizer)
     measured = load_curve(curve)
@@ -70,11 +74,12 @@ def main(directory: Path, curve: str) -> None:
                 return event.stats
         raise RuntimeError("the generation ended without a finish")
 
-    rows = []
+    kinds: dict[str, Any] = {}
     for kind in KINDS:
         rounds: dict[str, int] = defaultdict(int)
         times: dict[str, float] = defaultdict(float)
-        tokens, slower = 0, 0
+        tokens = 0
+        singles = []
         for case in (c for c in cases(kind) if c.answer):
             task, text = split(case.messages[-1]["content"])
             answer, predicted = encode(case.answer), encode(text)
@@ -86,15 +91,39 @@ def main(directory: Path, curve: str) -> None:
                 (WAYS[2], chat(f"{task}\n\n{text}"), predicted),
             ):
                 model.time = 0.0
-                rounds[way] += run(prompt, answer, prediction).rounds
+                stats = run(prompt, answer, prediction)
+                rounds[way] += stats.rounds
                 times[way] += model.time
-                taken[way] = model.time
-            slower += taken[WAYS[1]] > taken[WAYS[0]]
-        plain = tokens * cost.step(1)
-        rows.append([kind, *(f"{tokens / rounds[w]:.2f} ({plain / times[w]:.2f}x)" for w in WAYS), str(slower)])
+                taken[way] = {"time": model.time, "rounds": stats.rounds}
+            singles.append({"name": case.name, "tokens": len(answer), "ways": taken})
+        lost = [c["ways"][WAYS[1]]["time"] / c["ways"][WAYS[0]]["time"] - 1 for c in singles]
+        kinds[kind] = {
+            "tokens_per_round": {way: tokens / rounds[way] for way in WAYS},
+            "speedup": {way: tokens * cost.step(1) / times[way] for way in WAYS},
+            "cases": len(singles),
+            "slower": sum(loss > 0 for loss in lost),
+            "worst": max(*lost, 0.0),
+            "single": singles,
+        }
     engine.close()
-    click.echo(f"Tokens per round, and decoding's speed-up over plain under {curve}; the file's place:\n")
-    click.echo(table(["", *WAYS, "cases slower as the prediction"], rows))
+    result = {"curve": curve, "kinds": kinds}
+    click.echo(report.prediction(result))
+    if single:
+        rows = [
+            [
+                kind,
+                c["name"],
+                str(c["tokens"]),
+                *(f"{c['ways'][w]['time']:.2f} ({c['ways'][w]['rounds']})" for w in WAYS),
+            ]
+            for kind, of in kinds.items()
+            for c in of["single"]
+            if c["ways"][WAYS[1]]["time"] > c["ways"][WAYS[0]]["time"]
+        ]
+        click.echo("\nSlower as the prediction; time in steps, and rounds:\n")
+        click.echo(report.table(["", "case", "tokens", *WAYS], rows))
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

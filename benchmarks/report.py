@@ -1,15 +1,23 @@
-"""docs/benchmarks.md from measured results: every figure in it comes from the run, none is typed in."""
+"""Measured results as Markdown and plots: every figure in the pages comes from here, none is typed in."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.speed import VARIANTS
+Result = Any
+Parts = dict[str, dict[str, Any]]
 
-_TITLES = {"code_edit": "code edit", "json_rewrite": "JSON rewrite", "tool_echo": "tool-call echo", "prose": "prose"}
+TITLES = {
+    "code_edit": "code edit", "json_rewrite": "JSON rewrite", "tool_echo": "tool-call echo", "prose": "prose",
+    "mix": "all kinds", "agent_loop": "agent loop", "template": "template", "chat": "chat", "retrieval": "retrieval",
+}  # fmt: skip
+VARIANTS = {
+    "own": "the model's own output",
+    "prefix": "the model's own output after the answer's first lines",
+    "forced": "output forced to the written answer; every verify is computed",
+}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -18,76 +26,198 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def _speed_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
-    return [
-        [
-            _TITLES[row["kind"]],
-            f"{row['tokens'] / row['off_seconds']:.1f}",
-            f"{row['tokens'] / row['on_seconds']:.1f}",
-            f"**{row['ratio']:.2f}x**",
-            f"{row['tokens_per_round']:.2f}",
-            f"{row['accepted']} of {row['drafted']}",
-            f"{row['differing']} of {row['cases']}",
-        ]
-        for row in rows
-    ]
+def _by(rows: Iterable[dict[str, Any]], key: str) -> dict[Any, list[dict[str, Any]]]:
+    grouped: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault(row[key], []).append(row)
+    return grouped
 
 
-def _speed(results: dict[str, Any]) -> list[str]:
+def _span(values: Iterable[float], form: str) -> str:
+    """``least to most``, or the one figure that both are."""
+    known = list(values)
+    low, high = format(min(known), form), format(max(known), form)
+    return low if low == high else f"{low} to {high}"
+
+
+# ---- decode speed ---------------------------------------------------------------------------------------------------
+
+
+def speed(result: Result) -> str:
     head = ("", "tokens/s off", "tokens/s on", "ratio", "tokens per round", "drafts accepted", "texts that differ")
-    out = ["## Decode speed, lookup on against off", ""]
-    for dtype in ("float32", "float16"):
-        for variant, meaning in VARIANTS.items():
-            rows = [r for r in results[dtype]["rows"] if r["variant"] == variant]
-            if rows:
-                out += [f"### {dtype} weights: {meaning}", "", table(head, _speed_rows(rows)), ""]
-    return out
-
-
-def _against_transformers(results: dict[str, Any]) -> list[str]:
-    out = ["## Against transformers", "", "Its model is float32, with the same weights, threads and prompts.", ""]
-    head = ("", "generate", "prompt lookup", "trtlookup off", "trtlookup on", "off / generate", "on / prompt lookup")
-    for dtype in ("float32", "float16"):
-        rows = []
-        for row in results[dtype]["rows"]:
-            if not row["transformers_seconds"]:
-                continue
-            rates = [
-                row["tokens"] / row[key] if row[key] else None
-                for key in ("transformers_seconds", "transformers_lookup_seconds", "off_seconds", "on_seconds")
+    settings = result["settings"]
+    out = [
+        f"{settings['cases']} prompts a kind, at most {settings['tokens']} output tokens, forced ones at most "
+        f"{settings['forced_tokens']}, median of {settings['repeats']} runs each, one sequence. The scheduler's own "
+        f"time is {result['scheduler_share']:.1%} of the forwards'."
+    ]
+    for variant, rows in _by(result["rows"], "variant").items():
+        body = [
+            [
+                TITLES[row["kind"]],
+                f"{row['tokens'] / row['off_seconds']:.1f}",
+                f"{row['tokens'] / row['on_seconds']:.1f}",
+                f"**{row['ratio']:.2f}x**",
+                f"{row['tokens_per_round']:.2f}",
+                f"{row['accepted']} of {row['drafted']}",
+                f"{row['differing']} of {row['cases']}",
             ]
-            name = _TITLES[row["kind"]] + (" (prefix)" if row["variant"] == "prefix" else "")
-            plain, looked_up, off, on = rates
-            rows.append(
+            for row in rows
+        ]
+        out += [f"### {VARIANTS[variant].capitalize()}", table(head, body)]
+    if any(row["transformers_seconds"] for row in result["rows"]):
+        out += ["### Against transformers", against_transformers(result)]
+    return "\n\n".join(out)
+
+
+def against_transformers(result: Result) -> str:
+    head = ("decode tokens/s", "generate", "prompt lookup", "trtlookup off", "trtlookup on", "off / generate",
+            "on / prompt lookup")  # fmt: skip
+    body = []
+    for row in result["rows"]:
+        if row["transformers_seconds"]:
+            plain, looked_up, off, on = _rates(row)
+            body.append(
                 [
-                    name,
-                    *("" if rate is None else f"{rate:.1f}" for rate in rates),
+                    _kind(row),
+                    *("" if rate is None else f"{rate:.1f}" for rate in (plain, looked_up, off, on)),
                     f"{off / plain:.2f}x" if off and plain else "",
                     f"{on / looked_up:.2f}x" if on and looked_up else "",
                 ]
             )
-        out += [f"### {dtype} weights, decode tokens/s", "", table(head, rows), ""]
-    return out
+    return f"Its model is float32, with the same weights, threads and prompts.\n\n{table(head, body)}"
 
 
-def _verify(results: dict[str, Any]) -> list[str]:
-    out = [
-        "## What a verify costs",
-        "",
-        "Median time of one forward by rows, one sequence; in brackets to one row.",
-        "",
+def _kind(row: dict[str, Any]) -> str:
+    return TITLES[row["kind"]] + ("" if row["variant"] == "own" else f" ({row['variant']})")
+
+
+def _rates(row: dict[str, Any]) -> list[float | None]:
+    keys = ("transformers_seconds", "transformers_lookup_seconds", "off_seconds", "on_seconds")
+    return [row["tokens"] / row[key] if row[key] else None for key in keys]
+
+
+def speed_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import bars, figure
+
+    kinds = list(_by(result["rows"], "kind"))
+    names = {"own": "own output", "prefix": "after a given start", "forced": "right answer forced"}
+    series = {
+        names[variant]: [next((r["ratio"] for r in rows if r["kind"] == kind), None) for kind in kinds]
+        for variant, rows in _by(result["rows"], "variant").items()
+    }
+    with figure(path) as (axes,):
+        bars(axes, [TITLES[k] for k in kinds], series, y="decode tokens/s, lookup on / off")
+        axes.axhline(1, color="#8a8f98", linewidth=1)
+
+
+def reference_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import bars, figure
+
+    rows = [r for r in result["rows"] if r["transformers_seconds"] and r["variant"] == "own"]
+    names = ("transformers", "transformers, prompt lookup", "trtlookup off", "trtlookup on")
+    columns = list(zip(*(_rates(r) for r in rows), strict=True))
+    series = {n: list(c) for n, c in zip(names, columns, strict=True) if any(v is not None for v in c)}
+    with figure(path) as (axes,):
+        bars(axes, [TITLES[r["kind"]] for r in rows], series, y="decode, tokens/s", digits=0)
+
+
+def readme(result: Result, machine: dict[str, Any]) -> str:
+    """The README's short table."""
+    rows = []
+    for kind, mine in _by(result["rows"], "kind").items():
+        ratios = {row["variant"]: f"{row['ratio']:.2f}x" for row in mine}
+        rows.append([TITLES[kind], *(ratios.get(v, "") for v in VARIANTS)])
+    head = ("decode tokens/s, lookup on over off", "model's own output", "after a given start", "right answer forced")
+    return (
+        f"{table(head, rows)}\n\nSmolLM2-135M, float32, {machine['threads']} threads of an {machine['cpu']}, one "
+        "sequence, greedy; written by `make bench`. A model this small often repeats itself, which flatters the first "
+        "two columns. More figures, and transformers beside them: [docs/benchmarks.md](docs/benchmarks.md)."
+    )
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+def batches(result: Result) -> str:
+    head = ("", "at once", "tokens/s off", "tokens/s on", "ratio", "spread", "tokens per round", "drafts accepted",
+            "scheduler's share off, on", "texts that differ")  # fmt: skip
+    body = [
+        [
+            TITLES.get(row["set"], row["set"]),
+            str(row["batch"]),
+            f"{row['off_tokens_per_second']:.1f}",
+            f"{row['on_tokens_per_second']:.1f}",
+            f"**{row['ratio']:.3f}x**",
+            f"±{row['spread']:.3f}",
+            f"{row['tokens_per_round']:.2f}",
+            f"{row['accepted']} of {row['drafted']}",
+            f"{row['off_scheduler']:.1%}, {row['on_scheduler']:.1%}",
+            f"{row['differing']} of {row['texts']}",
+        ]
+        for row in result["rows"]
     ]
+    sizes = sorted({row["batch"] for row in result["modelled"]})
+    under = [
+        [f"{curve}, {TITLES.get(name, name)}", *(f"{r['speedup']:.3f}x" for r in sorted(of, key=lambda r: r["batch"]))]
+        for curve, rows in _by(result["modelled"], "curve").items()
+        for name, of in _by(rows, "set").items()
+    ]
+    return "\n\n".join(
+        [
+            f"Real runs, float32 weights, at most {result['tokens']} output tokens a request, {result['repeats']} "
+            "turns of the largest batch and more of the small ones; the batch is whole until a turn ends. The spread "
+            "is half the distance between the quartiles of the turns' ratios.",
+            table(head, body),
+            "By replay under cost curves, the model's own recorded outputs side by side:",
+            table(["at once", *map(str, sizes)], under),
+        ]
+    )
+
+
+def batches_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import figure, lines
+
+    measured = {
+        f"{TITLES.get(name, name)}, measured": [(r["batch"], r["ratio"]) for r in rows]
+        for name, rows in _by(result["rows"], "set").items()
+    }
+    modelled = {
+        f"{TITLES.get(name, name)}, GPU's curve": [(r["batch"], r["speedup"]) for r in of]
+        for curve, rows in _by(result["modelled"], "curve").items()
+        if curve == "gpu-modelled"
+        for name, of in _by(rows, "set").items()
+    }
+    with figure(path) as (axes,):
+        lines(axes, measured | modelled, x="sequences at once", y="tokens/s, lookup on / off", log="x", ticks=True)
+        axes.axhline(1, color="#8a8f98", linewidth=1)
+
+
+# ---- costs ----------------------------------------------------------------------------------------------------------
+
+
+def verify(result: Result) -> str:
     rows = [
         [name, *(f"{seconds * 1e3:.1f} ms ({seconds / by_rows['1']:.2f})" for seconds in by_rows.values())]
-        for name, by_rows in results["verify"].items()
+        for name, by_rows in result.items()
     ]
-    counts = next(iter(results["verify"].values()))
-    shares = ", ".join(f"{results[d]['scheduler_share']:.1%} ({d})" for d in ("float32", "float16"))
+    counts = next(iter(result.values()))
     head = ("engine", *(f"{count} rows" if count != "1" else "1 row" for count in counts))
-    return [*out, table(head, rows), "", f"The scheduler's own time is {shares} of the forwards'.", ""]
+    return f"Median time of one forward by rows, one sequence; in brackets to one row.\n\n{table(head, rows)}"
 
 
-def _host(results: dict[str, Any]) -> list[str]:
+def verify_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import figure, lines
+
+    series = {
+        name: [(int(rows), seconds / by_rows["1"]) for rows, seconds in by_rows.items()]
+        for name, by_rows in result.items()
+    }
+    with figure(path) as (axes,):
+        lines(axes, series, x="rows of one verify", y="time, in verifies of one row")
+
+
+def host(result: Result) -> str:
     rows = [
         [
             f"{p['tokens']:,}",
@@ -97,74 +227,373 @@ def _host(results: dict[str, Any]) -> list[str]:
             f"{p['index_ms']:.2f}",
             f"{p['bytes_per_token']:.1f}",
         ]
-        for p in results["host"]
+        for p in result
     ]
-    head = ("history, tokens", "round, us", "of a batch of 8, us", "plain rescan, us", "index, ms", "bytes/token")
-    return [
-        "## The drafter's cost on the host",
-        "",
-        "A round is propose, observe and settle of one sequence, called from Python; the index is built once, of a "
-        "prompt of that length.",
-        "",
+    head = ("history, tokens", "round, µs", "of a batch of 8, µs", "plain rescan, µs", "index, ms", "bytes/token")
+    out = [
+        "A round is propose, observe and settle of one sequence, called from Python, in processor time; the index is "
+        "built once, of a prompt of that length.",
         table(head, rows),
-        "",
     ]
+    if "drafters" in result[0]:
+        lengths = [f"{p['tokens']:,}" for p in result]
+        for figure, what in (("copying_us", "in the middle of a copy"), ("searching_us", "where nothing is copied")):
+            body = [[name, *(f"{p['drafters'][name][figure]:,.2f}" for p in result)] for name in result[0]["drafters"]]
+            out += [f"A round and sequence {what}, µs, by the history's tokens:", table(["", *lengths], body)]
+    return "\n\n".join(out)
 
 
-def _accept(results: dict[str, Any]) -> list[str]:
-    rows = [[p["logits"], f"{p['seconds'] * 1e3:.2f}", f"{p['ratio']:.2f}x"] for p in results["accept"]]
-    head = ("logits, 8 x 9 x 49,152", "accept, ms", "of torch.argmax's time")
-    return ["## Acceptance on the host", "", table(head, rows), ""]
+def host_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import figure, lines
+
+    if "drafters" in result[0]:
+        of = {
+            name: [(p["tokens"], p["drafters"][name]["copying_us"]) for p in result] for name in result[0]["drafters"]
+        }
+    else:
+        names = {"round_us": "ours", "batch_round_us_per_sequence": "ours, of a batch of 8", "rescan_us": "rescan"}
+        of = {name: [(p["tokens"], p[key]) for p in result] for key, name in names.items()}
+    with figure(path, height=4.2) as (axes,):
+        lines(axes, of, x="history, tokens", y="a round and sequence, µs", log="xy", ticks=True)
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-_SECTIONS: tuple[Callable[[dict[str, Any]], list[str]], ...] = (_speed, _against_transformers, _verify, _host, _accept)
+def accept(result: Result) -> str:
+    rows = [
+        [p["logits"], f"{p['seconds'] * 1e3:.2f}", f"{p['argmax_seconds'] * 1e3:.2f}", f"{p['ratio']:.2f}x"]
+        for p in result["accept"]
+    ]
+    sampled = [[p["sampling"], f"{p['row_seconds'] * 1e6:.0f}"] for p in result["sampled"]]
+    head = ("logits, 8 x 9 x 49,152, every row read", "accept, ms", "torch.argmax, ms", "accept / argmax")
+    return "\n\n".join(
+        [
+            f"{result['threads']} threads, {result['instruction_set']}.",
+            table(head, rows),
+            table(("sampled, one row of 49,152 on one thread", "µs"), sampled),
+        ]
+    )
 
 
-def write_report(results: dict[str, Any], out: Path) -> None:
-    """Write benchmarks.md and benchmarks.json into ``out``."""
-    m, s = results["machine"], results["settings"]
+def accept_summary(result: Result, machine: dict[str, Any]) -> str:
+    times = ", ".join(
+        f"{p['seconds'] * 1e3:.1f} ms against {p['argmax_seconds'] * 1e3:.1f} in {p['logits']}"
+        for p in result["accept"]
+    )
+    sampled = ", ".join(f"{p['row_seconds'] * 1e3:.2f} ms with {p['sampling']}" for p in result["sampled"])
+    return (
+        f"On the host, `python -m benchmarks.accept_host` ({result['threads']} threads of an {machine['cpu']}, "
+        f"{result['instruction_set']}, 8 x 9 x 49,152, every row read): accept takes, against `torch.argmax` over the "
+        f"same logits, {times}. A sampled row of 49,152 takes on one thread {sampled}."
+    )
+
+
+# ---- drafting -------------------------------------------------------------------------------------------------------
+
+#: What the plot of the policies shows beside ours; docs/policy.md has all of them.
+SHOWN_POLICIES = {
+    "transformers 10/2": "transformers",
+    "TensorRT-LLM SA 8": "suffix automaton",
+    "SuffixDecoding": "SuffixDecoding",
+    "adaptive": "trtlookup",
+    "oracle 32": "oracle",
+}
+SHOWN_CURVES = {"cpu-fp32": "this CPU, float32", "gpu-modelled": "a GPU (modelled)"}
+
+
+def _mean_speedups(result: Result, curve: str) -> dict[str, list[float]]:
+    """Geometric means over a workload's labels, by policy; workloads in a fixed order."""
+    kinds = sorted({w.split(" ")[0] for w in result["workloads"]})
+    out: dict[str, list[float]] = {}
+    for policy, title in SHOWN_POLICIES.items():
+        for kind in kinds:
+            values = [
+                by_curve[curve]["speedup"]
+                for workload, by_curve in result["policies"][policy].items()
+                if workload.split(" ")[0] == kind
+            ]
+            product = 1.0
+            for value in values:
+                product *= value
+            out.setdefault(title, []).append(product ** (1 / len(values)))
+    return out
+
+
+def policies(result: Result) -> str:
+    kinds = sorted({w.split(" ")[0] for w in result["workloads"]})
+    traces = sum(w["traces"] for w in result["workloads"].values())
+    out = [
+        f"Modelled, not timed: {traces} recorded traces put through each policy and priced by a cost curve. Speed-up "
+        "of decoding over plain, geometric mean over a workload's own, prefixed and written answers; the oracle knows "
+        "the output. All policies, workloads and curves, and how to read them: [policy.md](policy.md). `make bench` "
+        "does not replay; `python -m benchmarks.replay` does."
+    ]
+    for curve, title in SHOWN_CURVES.items():
+        if curve in result["curves"]:
+            speeds = _mean_speedups(result, curve)
+            body = [[TITLES.get(k, k), *(f"{speeds[n][i]:.2f}x" for n in speeds)] for i, k in enumerate(kinds)]
+            out.append(table([title, *speeds], body))
+    return "\n\n".join(out)
+
+
+def policies_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import bars, figure
+
+    kinds = sorted({w.split(" ")[0] for w in result["workloads"]})
+    curves = [c for c in SHOWN_CURVES if c in result["curves"]]
+    with figure(path, height=3.4, width=9) as (axes,):
+        curve = curves[-1]
+        bars(axes, [TITLES.get(k, k).replace(" ", "\n") for k in kinds], _mean_speedups(result, curve),
+             y="modelled speed-up of decoding")  # fmt: skip
+        axes.set_title(f"Under the cost curve of {SHOWN_CURVES[curve]}", fontsize=10)
+
+
+def prediction(result: Result) -> str:
+    from benchmarks.prediction import KINDS, WAYS
+
+    rows = [
+        [
+            TITLES[kind],
+            *(
+                f"{result['kinds'][kind]['tokens_per_round'][w]:.2f} ({result['kinds'][kind]['speedup'][w]:.2f}x)"
+                for w in WAYS
+            ),
+            f"{result['kinds'][kind]['slower']} of {result['kinds'][kind]['cases']}",
+        ]
+        for kind in KINDS
+    ]
+    return (
+        f"An edit with its file in the prompt, as the prediction, or both: written answers forced, tokens per round, "
+        f"and in brackets decoding's speed-up over plain, modelled under `{result['curve']}`.\n\n"
+        + table(["", *WAYS, "cases slower as the prediction"], rows)
+    )
+
+
+def prediction_summary(result: Result, machine: dict[str, Any]) -> str:
+    kinds = result["kinds"]
+    told = [
+        f"{of['tokens_per_round']['as the prediction']:.1f} tokens per round against "
+        f"{of['tokens_per_round']['in the prompt']:.1f} ({of['speedup']['as the prediction']:.1f}x of plain decoding "
+        f"against {of['speedup']['in the prompt']:.1f}x under the modelled GPU) for {TITLES[kind]}s, with "
+        f"{of['slower']} of {of['cases']} single cases slower, the worst by {of['worst']:.0%}"
+        for kind, of in kinds.items()
+    ]
+    return (
+        "**Predicted output.** `python -m benchmarks.prediction ENGINE_DIR`, written edits forced, the file sent as "
+        f"`prediction` and not in the prompt against the file in the prompt: {'; '.join(told)}."
+    )
+
+
+def draft_model(result: Result) -> str:
+    from benchmarks.draft_model import show
+
+    return show(result)
+
+
+def draft_model_summary(result: Result, machine: dict[str, Any]) -> str:
+    shown = {
+        "prose (model)": "prose",
+        "chat (model)": "chat",
+        "code_edit (model)": "code edits, the small model's own",
+        "code_edit (written)": "code edits, right ones",
+        "retrieval (written)": "retrieval, right answers",
+    }
+    by_workload = _by(result["modelled"], "workload")
+    chances = list(_by(result["modelled"], "p"))
+    head = (
+        f"modelled: a GPU's cost curve, forced outputs, a draft step of {result['draft_step']:g} of a step, each draft "
+        "right with probability p",
+        "copies",
+        *(f"{way}, p {p:g}" for p in chances for way in ("chains", "both")),
+    )
+    body = []
+    for workload, title in shown.items():
+        rows = by_workload.get(workload, [])
+        if rows:
+            figures = [rows[0]["copies"], *(row[way] for row in rows for way in ("chains", "both"))]
+            body.append([title, *(f"{v:.2f}" for v in figures)])
+    out = [
+        "What it gives, from `python -m benchmarks.draft_model ENGINE_DIR`, in speed-up of decoding over plain:",
+        table(head, body),
+    ]
+    if rows := result.get("measured"):
+        layers = ", ".join(str(k) for k in sorted(_by(rows, "layers")))
+        beside = [row["speedup"]["both, gated"] / row["speedup"]["copies"] for row in rows]
+        differing = sum(row["differing"] for row in rows)
+        out.append(
+            "Measured with a real second model it does not pay here, because there is none worth having: nothing "
+            f"smaller shares SmolLM2-135M's tokenizer, and its own first layers ({layers} of 30), untrained for it, "
+            f"have {_span((r['acceptance'] for r in rows), '.0%')} of their drafts accepted at "
+            f"{_span((r['draft_step'] for r in rows), '.2f')} of a step each on a CPU. Chains at full length "
+            f"always make decoding {_span((r['speedup']['chains'] for r in rows), '.2f')} times as fast; the gate, "
+            f"starting without knowledge, {_span((r['speedup']['chains, gated'] for r in rows), '.2f')} alone, and "
+            f"beside copies {_span(beside, '.2f')} of copies alone (processor time, one thread). "
+            f"{'The texts were the same in all of them.' if not differing else f'{differing} texts differed.'}"
+        )
+    return "\n\n".join(out)
+
+
+def draft_model_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import bars, figure
+
+    workloads = ("prose (model)", "chat (model)", "code_edit (model)", "retrieval (written)")
+    rows = {(r["workload"], r["p"]): r for r in result["modelled"]}
+    chances = sorted({p for _, p in rows})
+    known = [w for w in workloads if (w, chances[0]) in rows]
+    series: dict[str, list[float | None]] = {"copies": [rows[w, chances[0]]["copies"] for w in known]}
+    for p in chances:
+        series[f"chains, p {p:g}"] = [rows[w, p]["chains"] for w in known]
+        series[f"both, p {p:g}"] = [rows[w, p]["both"] for w in known]
+    with figure(path) as (axes,):
+        bars(axes, known, series, y="modelled speed-up of decoding")
+        axes.legend(fontsize=7, ncols=2)
+
+
+def shared_cache(result: Result) -> str:
+    from benchmarks.shared_cache import DOCUMENT, report
+
+    return (
+        f"A replay of cross-request workloads, each group of requests a tenant with a scope of its own, "
+        f"{result['between']} other documents of {DOCUMENT:,} tokens between two requests of a tenant; gain is "
+        f"modelled decode time without the cache over that with it.\n\n{report(result)}"
+    )
+
+
+def shared_cache_plot(result: Result, path: Path) -> None:
+    from benchmarks.plots import figure, lines
+
+    by_kind = _by(result["gains"], "kind")
+    with figure(path, len(by_kind), width=9.5) as panels:
+        for axes, (kind, rows) in zip(panels, by_kind.items(), strict=True):
+            series = {
+                f"{scopes} scope{'s' if scopes > 1 else ''}": [(r["mb"], r["gain"]) for r in of]
+                for scopes, of in _by(rows, "scopes").items()
+            }
+            lines(axes, series, x="shared_cache.mb, MiB", y="decode time, without / with", log="x", ticks=True)
+            axes.set_title(TITLES.get(kind, kind), fontsize=10)
+
+
+# ---- other targets and front ends -----------------------------------------------------------------------------------
+
+
+def tensorrt_rows(result: Result, machine: dict[str, Any]) -> str:
+    labels = [p["label"] for p in result["builds"][0]["profiles"]]
+    body = []
+    for build in result["builds"]:
+        activations = {p["label"]: p["activation_bytes"] / 1e6 for p in build["profiles"]}
+        body.append(
+            [str(build["max_drafts"]), f"{build['plan_bytes'] / 1e6:.1f}", *(f"{activations[n]:.1f}" for n in labels)]
+        )
+    builds = result["builds"]
+    return (
+        f"{table(('`max_drafts`', 'plan, MB', *(f'{n}: activations, MB' for n in labels)), body)}\n\n"
+        f"`{result['recipe']}`, {result['layers']} layers, {builds[0]['runtime']}."
+    )
+
+
+def front_ends(result: Result, machine: dict[str, Any]) -> str:
+    from benchmarks.load import Level
+    from benchmarks.load import table as levels
+
+    settings = result["settings"]
+    return (
+        f"{levels([Level(**level) for level in result['levels']])}\n\n{settings['engine']}, {settings['requests']} "
+        f"requests of {settings['tokens']} output tokens for each row, kinds {settings['kinds']}, median of "
+        f"{settings['repeats']} runs; {machine['threads']} threads of an {machine['cpu']}, which the clients share, "
+        f"{machine['date']}. Texts are the same from all of them."
+    )
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
+
+
+class Section(NamedTuple):
+    """A part's place on the page. ``plots``: file name to what draws it and its description."""
+
+    title: str
+    text: Callable[[Result], str]
+    plots: dict[str, tuple[Callable[[Result, Path], None], str]]
+
+
+SECTIONS: dict[str, Section] = {
+    "speed-float32": Section(
+        "Decode speed, float32 weights",
+        speed,
+        {
+            "speed-float32.svg": (speed_plot, "decode speed with lookup over without, float32"),
+            "reference.svg": (reference_plot, "decode tokens per second beside transformers"),
+        },
+    ),
+    "speed-float16": Section(
+        "Decode speed, float16 weights",
+        speed,
+        {"speed-float16.svg": (speed_plot, "decode speed with lookup over without, float16")},
+    ),
+    "batches": Section(
+        "Batches", batches, {"batches.svg": (batches_plot, "throughput with lookup over without, by batch")}
+    ),
+    "verify": Section(
+        "What a verify costs", verify, {"verify.svg": (verify_plot, "time of a verify by its rows, relative to one")}
+    ),
+    "host": Section(
+        "The drafter's cost on the host",
+        host,
+        {"host.svg": (host_plot, "microseconds of a drafting round by the history's length")},
+    ),
+    "accept": Section("Acceptance on the host", accept, {}),
+    "replay": Section(
+        "Drafting policies", policies, {"policies.svg": (policies_plot, "modelled speed-up by workload and policy")}
+    ),
+    "prediction": Section("Predicted output", prediction, {}),
+    "shared_cache": Section(
+        "The shared cache", shared_cache, {"shared-cache.svg": (shared_cache_plot, "gain by size and scopes")}
+    ),
+    "draft_model": Section(
+        "A draft model beside copies",
+        draft_model,
+        {"draft-model.svg": (draft_model_plot, "modelled speed-up of copies, chains and both")},
+    ),
+}
+
+
+def _where(machine: dict[str, Any]) -> str:
+    return (
+        f"Measured {machine['date']} on {machine['cpu']} ({machine['cores']} cores, {machine['threads']} threads), "
+        f"Python {machine['python']}, torch {machine['torch']}, transformers {machine['transformers']}, numpy "
+        f"{machine['numpy']}, trtlookup {machine['trtlookup']}."
+    )
+
+
+def page(parts: Parts) -> str:
+    """docs/benchmarks.md. A part that was measured elsewhere or at another time than most says so itself."""
+    wheres = [_where(part["machine"]) for part in parts.values() if "machine" in part]
+    most = max(wheres, key=wheres.count, default="Nothing has been measured yet.")
     lines = [
         "# Benchmarks",
-        "",
         "Written by `make bench`; do not edit. Ratios come from one process in which the alternatives take turns.",
-        "",
-        f"Measured {m['date']} on {m['cpu']} ({m['cores']} cores, {m['threads']} threads), Python {m['python']}, torch "
-        f"{m['torch']}, transformers {m['transformers']}, trtlookup {m['trtlookup']}. The model is "
-        f"SmolLM2-135M-Instruct; {s['cases']} prompts a kind, at most {s['tokens']} output tokens, median of "
-        f"{s['repeats']} runs each, greedy.",
-        "",
+        f"{most} The model is SmolLM2-135M-Instruct, greedy.",
         "A model this small often repeats itself, above all in its own JSON, and lookup makes repetition fast: its own "
         "output flatters every prompt lookup, this one and transformers'. The forced columns say what right answers "
         "give.",
-        "",
     ]
-    for section in _SECTIONS:
-        lines += section(results)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "benchmarks.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    (out / "benchmarks.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    readme = out.parent / "README.md"
-    if readme.is_file():
-        _write_readme(readme, results)
+    for name, section in SECTIONS.items():
+        part = parts.get(name, {})
+        if not part:
+            continue
+        lines.append(f"## {section.title}")
+        if "failed" in part:
+            lines.append(f"**The last measurement failed:** `{part['failed']}`. What follows is from before.")
+        if "result" not in part:
+            continue
+        if "machine" in part and _where(part["machine"]) != most:
+            lines.append(_where(part["machine"]))
+        lines += [f"![{description}](plots/{file})" for file, (_, description) in section.plots.items()]
+        lines.append(section.text(part["result"]))
+    return "\n\n".join(lines).rstrip() + "\n"
 
 
-def _write_readme(path: Path, results: dict[str, Any]) -> None:
-    """The README's short table, between its two marks."""
-    begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
-    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        return
-    by_kind: dict[str, dict[str, str]] = {}
-    for row in results["float32"]["rows"]:
-        by_kind.setdefault(row["kind"], {})[row["variant"]] = f"{row['ratio']:.2f}x"
-    rows = [[_TITLES[kind], *(ratios.get(v, "") for v in VARIANTS)] for kind, ratios in by_kind.items()]
-    head = ("decode tokens/s, lookup on over off", "model's own output", "after a given start", "right answer forced")
-    m = results["machine"]
-    text = (
-        f"{table(head, rows)}\n\nSmolLM2-135M, float32, {m['threads']} threads of an {m['cpu']}, one sequence, greedy; "
-        "written by `make bench`. A model this small often repeats itself, which flatters the first two columns. More "
-        "figures, and transformers beside them: "
-        "[docs/benchmarks.md](docs/benchmarks.md)."
-    )
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+def draw(parts: Parts, directory: Path) -> None:
+    """Every plot of the page. Raises RuntimeError where matplotlib is missing."""
+    for name, section in SECTIONS.items():
+        if "result" in parts.get(name, {}):
+            for file, (plot, _) in section.plots.items():
+                plot(parts[name]["result"], directory / file)

@@ -79,27 +79,28 @@ class Session:
         )
         return [int(t) for t in self.tokenizer.encode(text, add_bos=False, allow_special=True)]
 
+    def tokens(self, text: str) -> list[int]:
+        """A text as tokens, for a forced output."""
+        return [int(t) for t in self.tokenizer.encode(text, add_bos=False, allow_special=False)]
+
     def run(
         self,
         prompt: list[int],
         *,
         lookup: bool,
         max_tokens: int,
-        answer: str | None = None,
+        answer: list[int] | None = None,
         params: SamplingParams | None = None,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> Run:
-        """Generate once, alone. ``answer`` forces the output to that text.
+        """Generate once, alone. ``answer`` forces the output to those tokens.
 
         Raises RuntimeError when the generation fails.
         """
-        script = None
-        if answer is not None:
-            script = [int(t) for t in self.tokenizer.encode(answer, add_bos=False, allow_special=False)]
-            max_tokens = len(script)
-        self.executor.force(None if script is None else [*prompt, *script])
+        self.executor.force(None if answer is None else [*prompt, *answer])
         if params is None:
-            params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=script is not None)
+            most = max_tokens if answer is None else len(answer)
+            params = SamplingParams(temperature=0, max_tokens=most, ignore_eos=answer is not None)
         tokens: list[int] = []
         text: list[str] = []
         for event in self.engine.submit(GenerationRequest(prompt=prompt, params=params, lookup=lookup)):

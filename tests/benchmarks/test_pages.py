@@ -1,0 +1,124 @@
+"""The pages say what the results say, and the benchmark run loses nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import pages, report, run
+
+ABOUT = {
+    "cpu": "some CPU", "cores": 2, "threads": 2, "python": "3", "date": "2026-01-02", "torch": "2", "transformers": "5",
+    "numpy": "2", "trtlookup": "0",
+}  # fmt: skip
+ACCEPT = {
+    "threads": 2,
+    "instruction_set": "avx2",
+    "accept": [{"logits": "float32", "seconds": 0.001, "argmax_seconds": 0.004, "ratio": 0.25}],
+    "sampled": [{"sampling": "top_k 50", "row_seconds": 0.0002}],
+}
+VERIFY = {"small (float32)": {"1": 0.01, "2": 0.011, "5": 0.02}}
+
+
+def test_the_pages_are_what_the_results_say() -> None:
+    """Whoever measures or edits a mark writes the pages anew: ``python -m benchmarks.pages``."""
+    for path, text in pages.written(pages.load()).items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run python -m benchmarks.pages"
+
+
+def test_every_plot_of_the_page_is_there() -> None:
+    page = pages.ROOT / "docs/benchmarks.md"
+    plots = re.findall(r"!\[.+?\]\((.+?)\)", page.read_text(encoding="utf-8"))
+    assert plots
+    for plot in plots:
+        text = (page.parent / plot).read_text(encoding="utf-8")
+        assert "prefers-color-scheme: dark" in text, plot
+
+
+def test_marks_keep_what_is_around_them() -> None:
+    page = "a\n<!-- x:begin -->\nold\n<!-- x:end -->\nb\n"
+    assert pages.fill(page, "x", "new\n") == "a\n<!-- x:begin -->\nnew\n<!-- x:end -->\nb\n"
+    with pytest.raises(ValueError, match="no <!-- y:begin"):
+        pages.fill(page, "y", "new")
+    with pytest.raises(ValueError, match="x:end"):
+        pages.fill("<!-- x:begin -->", "x", "new")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Pages of their own, with the marks and nothing measured."""
+    for place in pages.PLACES:
+        path = tmp_path / place.page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_text() if path.exists() else ""
+        path.write_text(f"{before}<!-- {place.mark}:begin -->\n<!-- {place.mark}:end -->\n")
+    return tmp_path
+
+
+def measured(root: Path, results: dict[str, Any], names: list[str]) -> list[str]:
+    def measure(name: str) -> Any:
+        if isinstance(results[name], Exception):
+            raise results[name]
+        return results[name]
+
+    return run.run(names, root, measure, ABOUT, lambda text: None)
+
+
+def stored(root: Path) -> dict[str, Any]:
+    parts: dict[str, Any] = json.loads((root / "docs/benchmarks.json").read_text())["parts"]
+    return parts
+
+
+def test_a_part_that_fails_is_named_and_the_others_stay(root: Path) -> None:
+    pytest.importorskip("matplotlib")
+    failed = measured(root, {"verify": RuntimeError("no such engine"), "accept": ACCEPT}, ["verify", "accept"])
+    assert failed == ["verify"]
+    page = (root / "docs/benchmarks.md").read_text()
+    assert "failed:** `2026-01-02: RuntimeError: no such engine`" in page
+    assert "| float32 | 1.00 | 4.00 | 0.25x |" in page
+    assert "1.0 ms against 4.0 in float32" in (root / "docs/acceptance.md").read_text()
+
+
+def test_what_is_known_of_a_part_outlives_its_failure_and_other_runs(root: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert measured(root, {"verify": VERIFY}, ["verify"]) == []
+    assert "failed" not in stored(root)["verify"]
+    assert measured(root, {"verify": OSError("gone")}, ["verify"]) == ["verify"]
+    measured(root, {"accept": ACCEPT}, ["accept"])
+    page = (root / "docs/benchmarks.md").read_text()
+    assert "| small (float32) | 10.0 ms (1.00) | 11.0 ms (1.10) | 20.0 ms (2.00) |" in page
+    assert "OSError: gone" in page
+    assert (root / "docs/plots/verify.svg").is_file()
+    assert measured(root, {"verify": VERIFY}, ["verify"]) == []
+    assert "OSError" not in (root / "docs/benchmarks.md").read_text()
+
+
+def test_a_part_measured_elsewhere_says_so() -> None:
+    other = {**ABOUT, "date": "2025-05-05"}
+    parts = {
+        "accept": {"machine": ABOUT, "result": ACCEPT},
+        "verify": {"machine": other, "result": VERIFY},
+        "speed-float16": {"machine": ABOUT, "failed": "x"},
+    }
+    page = report.page(parts)
+    assert page.index("Measured 2026-01-02") < page.index("## What a verify costs") < page.index("Measured 2025-05-05")
+    assert page.count("Measured 2026-01-02") == 1
+
+
+def test_every_part_has_a_section() -> None:
+    assert set(run.PARTS) | {"replay"} == set(report.SECTIONS)
+    total = sum(part.seconds for part in run.PARTS.values())
+    assert total <= 14 * 60, "the whole run fits into a quarter of an hour"
+
+
+def test_the_same_drawing_gives_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("a.svg", "b.svg"):
+        report.verify_plot(VERIFY, tmp_path / name)
+    a, b = ((tmp_path / n).read_text() for n in ("a.svg", "b.svg"))
+    assert a == b
+    assert "rows of one verify" in a
