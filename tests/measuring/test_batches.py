@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +34,7 @@ def test_a_turn_ends_with_its_first_sequence(short: Session) -> None:
     assert off.drafted == 0
     assert max(map(len, off.tokens)) == 24
     assert max(map(len, on.tokens)) == 24
-    assert on.accepted > 0, "a tiny random model repeats itself"
+    assert on.drafted > 0
     for a, b in zip(off.tokens, on.tokens, strict=True):
         assert a[: len(b)] == b[: len(a)]
 
