@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from trtserve.lookup.shared import SharedWay
+
 OCCURRENCES, LOST, BEHIND, AHEAD = 8, 16, 16, 64
 SOLID_MATCH, SOLID_RUN = 16, 8
 LEAST, CERTAIN = 0.03, 0.9999
@@ -16,12 +18,13 @@ MOST_MATCH = 64
 PRIOR, MOST_COUNT = 8, 64
 EDGE = 1.02
 TRUST, FIRST_TRUST, PROVEN, FADE = 4.0, 0.75, 6, 0.95
-SHARED_AHEAD = 128
+SHARED_AHEAD, SHARED_WAYS = 128, 4
 
 # Cells: what is told apart (csrc/odds.h).
-MATCHES, RUNS, VOTES, DISTANCES = 13, 8, 9, 4
-SHARED_VOTE = VOTES - 1
-PLACE = 2 * MATCHES * RUNS
+MATCHES, RUNS, VOTES, DISTANCES = 13, 8, 16, 4
+SHARED_VOTE = 8
+SHARED_CURSOR = 2 * MATCHES * RUNS
+PLACE = 3 * MATCHES * RUNS
 NEAR = PLACE + MATCHES * VOTES
 SKIP = NEAR + MATCHES * DISTANCES
 CELLS = SKIP + MATCHES
@@ -35,8 +38,8 @@ def run_class(run: int) -> int:
     return next((i for i, most in enumerate((0, 1, 2, 4, 8, 16, 32)) if run <= most), 7)
 
 
-def cursor_cell(match: int, run: int, resumed: bool) -> int:
-    return (MATCHES * resumed + match_class(match)) * RUNS + run_class(run)
+def cursor_cell(match: int, run: int, resumed: bool, shared: bool) -> int:
+    return (MATCHES * (2 if shared else resumed) + match_class(match)) * RUNS + run_class(run)
 
 
 def place_cell(match: int, vote: int) -> int:
@@ -139,12 +142,13 @@ def matching(text: list[int], position: int, tokens: list[int], most: int) -> in
     return count
 
 
-SharedLookup = Callable[[list[int], int], "tuple[list[int], int] | None"]
+#: (tail, limit, most) to what may follow by the cross-request cache: at most ``most`` ways of at most ``limit`` tokens.
+SharedLookup = Callable[[list[int], int, int], list[SharedWay]]
 
 
 @dataclass
 class Adaptive:
-    """One sequence. ``shared(tail, limit)`` gives (tokens, match) from the cross-request cache, or None."""
+    """One sequence. ``shared`` asks the cross-request cache."""
 
     prompt: list[int]
     priors: Sequence[int]
@@ -254,7 +258,7 @@ class Adaptive:
             if cursor.broken:
                 self._resume(text)
             else:
-                cell = cursor_cell(cursor.match, cursor.run, cursor.resumed)
+                cell = cursor_cell(cursor.match, cursor.run, cursor.resumed, cursor.source == "shared")
                 self._add(
                     cursor.source, text, "cursor", cursor.position, cursor.match, cursor.run, cursor.resumed, cell
                 )
@@ -317,7 +321,7 @@ class Adaptive:
         if self.agreed == output and output < len(text) and not (followed and self.cursor.position == output):
             agreed = min(self.agreed, MOST_MATCH)
             match, run = min(MOST_MATCH, agreed + SOLID_MATCH), agreed + SOLID_RUN
-            self._add("prediction", text, "cursor", output, match, run, False, cursor_cell(match, run, False))
+            self._add("prediction", text, "cursor", output, match, run, False, cursor_cell(match, run, False, False))
         if len(tokens) >= self.ngram:
             for position in range(len(text) - 1, self.ngram - 1, -1):
                 if text[position - self.ngram : position] == tokens[-self.ngram :]:
@@ -329,11 +333,12 @@ class Adaptive:
         cursor = self.cursor
         if self.shared is None:
             return
-        if cursor.source == "shared" and not cursor.broken and cursor.position < len(self.held):
-            return
-        copy = self.shared(self.history, SHARED_AHEAD)
-        if copy:
-            self._add("shared", copy[0], "place", 0, copy[1], 0, False, place_cell(copy[1], SHARED_VOTE))
+        under_way = cursor.source == "shared" and not cursor.broken and cursor.position < len(self.held)
+        for text, match, same, other, longer in self.shared(self.history, SHARED_AHEAD, SHARED_WAYS):
+            if under_way and text[0] == self.held[cursor.position] and match <= cursor.match:
+                continue
+            vote = SHARED_VOTE + _vote(same, other, longer)
+            self._add("shared", text, "place", 0, match, 0, False, place_cell(match, vote))
             self.candidates[-1].found = True
 
     def _choose(self) -> None:
@@ -349,7 +354,7 @@ class Adaptive:
                     share += o
             share /= total
             best = self.best
-            if best is None or share > self.share or (candidate.token == best.token and candidate.chance > best.chance):
+            if best is None or share > self.share or (candidate.token == best.token and _better(candidate, best)):
                 self.best, self.share = candidate, share
 
     def _trust(self) -> float:
@@ -357,7 +362,12 @@ class Adaptive:
 
     def _cell_after(self, drafts: int) -> int:
         assert self.best is not None
-        return cursor_cell(min(MOST_MATCH, self.best.match + drafts), self.best.run + drafts, self.best.resumed)
+        return cursor_cell(
+            min(MOST_MATCH, self.best.match + drafts),
+            self.best.run + drafts,
+            self.best.resumed,
+            self.best.source == "shared",
+        )
 
     # ---- what the round showed ----
 
@@ -434,6 +444,14 @@ class Adaptive:
     def _hold(self, best: Candidate) -> None:
         if best.found:
             self.held = best.text
+
+
+def _better(one: Candidate, other: Candidate) -> bool:
+    """Of two that name the same token."""
+    shared = one.source == "shared"
+    if shared == (other.source == "shared"):
+        return one.chance > other.chance
+    return one.match > other.match if shared else one.match >= other.match
 
 
 def _vote(same: int, other: int, longer: bool) -> int:

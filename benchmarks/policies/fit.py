@@ -19,6 +19,7 @@ from benchmarks.policies.adaptive import (
     NEAR,
     PLACE,
     RUNS,
+    SHARED_CURSOR,
     SHARED_VOTE,
     SKIP,
     VOTES,
@@ -26,7 +27,7 @@ from benchmarks.policies.adaptive import (
     SharedLookup,
 )
 from benchmarks.traces.read import half, shipped
-from trtserve.lookup.shared import SharedCache
+from trtserve.lookup.shared import SharedCache, SharedWay
 from trtserve.replay.traces import Trace
 from trtserve.settings import PromptLookup
 
@@ -54,7 +55,7 @@ def fit(traces: Sequence[Trace], rounds: int = ROUNDS) -> list[int]:
 
 
 def _is_shared(cell: int) -> bool:
-    return PLACE <= cell < NEAR and (cell - PLACE) % VOTES == SHARED_VOTE
+    return SHARED_CURSOR <= cell < PLACE or (PLACE <= cell < NEAR and (cell - PLACE) % VOTES >= SHARED_VOTE)
 
 
 def _count(traces: Sequence[Trace], priors: list[int], cache: SharedCache | None) -> tuple[list[int], list[int]]:
@@ -77,9 +78,8 @@ def _count(traces: Sequence[Trace], priors: list[int], cache: SharedCache | None
 
 
 def _lookup(cache: SharedCache, scope: str) -> SharedLookup:
-    def shared(tail: list[int], limit: int) -> tuple[list[int], int] | None:
-        copy = cache.propose(scope, tail[-MOST_MATCH:], limit)
-        return (copy.tokens, copy.match) if copy else None
+    def shared(tail: list[int], limit: int, most: int) -> list[SharedWay]:
+        return cache.ways(scope, tail[-MOST_MATCH:], limit, most)
 
     return shared
 

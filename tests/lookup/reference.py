@@ -127,14 +127,14 @@ WINDOW_FAULTS = (
 
 
 @lru_cache(maxsize=1 << 18)
-def set_of(key: tuple[int, ...], sets: int) -> int:
-    """The set of table entries where a key may lie: a polynomial and SplitMix64's finaliser."""
+def hashed(key: tuple[int, ...]) -> int:
+    """A polynomial and SplitMix64's finaliser, of which the upper half."""
     state = 0
     for token in key:
         state = (state * 0x9E3779B97F4A7C15 + token + 1) % 2**64
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
-    return (state ^ state >> 31) // 2**16 % sets
+    return (state ^ state >> 31) >> 32
 
 
 def divide_share(share: int) -> tuple[int, int]:
@@ -143,6 +143,24 @@ def divide_share(share: int) -> tuple[int, int]:
     while 2 * slots * 8 <= share // 2:
         slots *= 2
     return slots, (share - slots * 8) // 4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The key before a place was followed by the token there, ``seen`` times. Ordered by age."""
+
+    place: int
+    seen: int
+    kind: int  # which of the lengths the key has
+    key: tuple[int, ...]
+
+
+@dataclass
+class Way:
+    token: int
+    place: int
+    match: int
+    seen: dict[int, int] = field(default_factory=dict)  # by length of key
 
 
 @dataclass
@@ -155,67 +173,139 @@ class ScopeText:
     fault: str = ""
     text: list[int] = field(default_factory=list)
     starts: set[int] = field(default_factory=set)  # places where a stretch begins
-    table: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)  # set -> [(place, key before it)]
+    table: dict[int, list[Entry]] = field(default_factory=dict)
 
-    def entries(self, key: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
-        ways = min(8, self.slots)
-        return self.table.setdefault(set_of(key, self.slots // ways), [])
+    def __post_init__(self) -> None:
+        k = self.key_length
+        self.longer = [min(2 * k, 64)] if min(2 * k, 64) > k else []
+        self.shorter = [n for n in (2, 1) if n < k]
+        self.lengths = [*self.longer, k, *self.shorter]
+        self.ways_of_set = min(8, self.slots)
+        sets = self.slots // self.ways_of_set
+        self.short_sets = max(sets // 8, 1) if self.shorter and sets > 1 else 0
+        self.other_sets = sets - self.short_sets
 
-    def find(self, key: tuple[int, ...]) -> int | None:
-        """The place after the key, while all of the key is still in the ring."""
-        for place, other in self.entries(key):
-            alive = place - self.key_length >= len(self.text) - self.ring or self.fault == "overwritten text used"
-            if alive and (key == other or self.fault == "keys not compared"):
-                return place
-        return None
+    @property
+    def oldest(self) -> int:
+        return max(0, len(self.text) - self.ring)
 
-    def store(self, key: tuple[int, ...]) -> None:
-        """The key is followed by the next token written."""
-        entries, place = self.entries(key), self.find(key)
-        if place is not None:
-            entries[:] = [entry for entry in entries if entry[0] != place]
-        elif len(entries) == min(8, self.slots):
-            entries.remove(max(entries) if self.fault == "replaces the newest" else min(entries))
-        entries.append((len(self.text), key))
+    def set_number(self, key: tuple[int, ...]) -> int:
+        if len(key) < self.key_length and self.short_sets:
+            return hashed(key) * self.short_sets >> 32
+        return self.short_sets + (hashed(key) * self.other_sets >> 32)
+
+    def alive(self, entry: Entry) -> bool:
+        return entry.place - len(entry.key) >= self.oldest or self.fault == "overwritten text used"
+
+    def entries(self, key: tuple[int, ...]) -> list[Entry]:
+        """What is known to follow the key, while all of the key is still in the ring."""
+        of_set = self.table.get(self.set_number(key), ())
+        if self.fault == "keys not compared":
+            return [e for e in of_set if self.alive(e) and len(e.key) == len(key)]
+        return [e for e in of_set if self.alive(e) and e.key == key]
+
+    def enter(self, key: tuple[int, ...], place: int, seen: int) -> bool:
+        """Whether another token follows the key too, or this one did before."""
+        number = self.set_number(key)
+        of_set = self.table.setdefault(number, [])
+        known = self.entries(key)
+        for entry in known:
+            if self.text[entry.place] == self.text[place]:
+                times = entry.seen if self.fault == "not counted" else min(entry.seen + seen, 15)
+                of_set[of_set.index(entry)] = Entry(max(place, entry.place), times, entry.kind, key)
+                return True
+        of_set[:] = [e for e in of_set if self.alive(e)]
+        if len(of_set) == self.ways_of_set:
+            rarest_first = number < self.short_sets and self.fault != "short keys replaced by age"
+            worth = sorted(of_set, key=lambda e: (e.seen if rarest_first else 0, e.place, e.seen, e.kind))
+            of_set.remove(worth[-1 if self.fault == "replaces the newest" else 0])
+        of_set.append(Entry(place, 1, self.lengths.index(len(key)), key))
+        return bool(known)
+
+    def goes_on(self, place: int, tokens: Sequence[int]) -> int:
+        """How many of the tokens stand from the place on, within its stretch."""
+        count = 0
+        while (
+            count < len(tokens)
+            and place + count < len(self.text)
+            and place + count not in self.starts
+            and self.text[place + count] == tokens[count]
+        ):
+            count += 1
+        return count
 
     def insert(self, document: Sequence[int]) -> None:
-        k, run_limit = (
-            self.key_length,
-            KNOWN_RUN + (self.fault == "skips one later") - (self.fault == "skips one earlier"),
-        )
-        stretch_open, known = False, 0
-        for i in range(k, len(document)):
+        k = self.key_length
+        known_run = KNOWN_RUN + (self.fault == "skips one later") - (self.fault == "skips one earlier")
+        stretch_open, begin, i = False, 0, k
+        while i < len(document):
+            rest = document[i:]
             key = tuple(document[i - k : i])
-            place = self.find(key)
-            if place is not None and self.text[place] == document[i] and self.fault != "known text stored again":
-                known += 1
-                if known == run_limit:
-                    stretch_open = False
+            repeats = [e.place for e in self.entries(key) if self.goes_on(e.place, rest) >= min(known_run, len(rest))]
+            if repeats and self.fault != "known text stored again":
+                place = max(repeats)
+                length = self.goes_on(place, rest)
+                for j in range(length):
+                    self.enter(tuple(document[i + j - k : i + j]), place + j, 0)
+                i, stretch_open = i + length, False
                 continue
             if not stretch_open:
                 if self.fault != "documents run together":
                     self.starts.add(len(self.text))
-                self.text += document[i - k : i]
-            else:
-                self.text += document[i - known : i]
-            stretch_open, known = True, 0
-            self.store(key)
+                begin = i - k
+                self.text += document[begin:i]
+            stretch_open = True
+            place = len(self.text)
             self.text.append(document[i])
+            ambiguous = self.enter(key, place, 1)
+            for length in [*(self.longer if ambiguous or self.fault == "long keys always" else []), *self.shorter]:
+                if i - begin >= length:
+                    self.enter(tuple(document[i - length : i]), place, 1)
+            i += 1
 
-    def propose(self, tail: Sequence[int], limit: int) -> tuple[list[int], int] | None:
-        if len(tail) < self.key_length:
-            return None
-        place = self.find(tuple(tail[-self.key_length :]))
-        if place is None or limit == 0:
-            return None
+    def match(self, place: int, tail: Sequence[int], length: int) -> int:
+        begin = place - length
+        while begin > self.oldest and begin not in self.starts:
+            begin -= 1
+        return match_length(self.text[begin:place], tail)
+
+    def ways(self, tail: Sequence[int], limit: int, most: int) -> list[tuple[list[int], int, int, int, bool]]:
+        found: dict[int, Way] = {}
+        for kind, length in enumerate(self.lengths):
+            if len(tail) < length:
+                continue
+            for entry in self.entries(tuple(tail[-length:])):
+                token, match = self.text[entry.place], self.match(entry.place, tail, length)
+                way = found.setdefault(token, Way(token, entry.place, match))
+                if (match, entry.place) > (way.match, way.place):
+                    way.match, way.place = match, entry.place
+                way.seen[kind] = entry.seen
+        if self.fault == "short matches not found":
+            found = {token: way for token, way in found.items() if way.match >= self.key_length}
+        result = []
+        for way in found.values():
+            kind = min(way.seen)
+            same = way.seen[kind]
+            other = sum(w.seen.get(kind, 0) for w in found.values()) - same
+            longer = any(w.match > way.match for w in found.values())
+            result.append((way, same, other, longer))
+        if self.fault == "latest first":
+            result.sort(key=lambda r: -r[0].place)
+        else:
+            result.sort(key=lambda r: (-r[0].match, -r[1], -r[0].place))
+        return [(self.read(way.place, limit), way.match, *votes) for way, *votes in result[:most]]
+
+    def read(self, place: int, limit: int) -> list[int]:
         end = place + 1
         while end < min(place + limit, len(self.text)) and end not in self.starts:
             end += 1
-        oldest = max(0, len(self.text) - self.ring)
-        begin = place - self.key_length
-        while begin > oldest and begin not in self.starts:
-            begin -= 1
-        return self.text[place:end], match_length(self.text[begin:place], tail)
+        return self.text[place:end]
+
+    def propose(self, tail: Sequence[int], limit: int) -> tuple[list[int], int] | None:
+        ways = self.ways(tail, limit, 1)
+        if not ways or limit == 0 or ways[0][1] < self.key_length:
+            return None
+        return ways[0][0], ways[0][1]
 
 
 @dataclass
@@ -257,17 +347,30 @@ class SharedCache:
         self.documents += 1
         self.scopes[scope].insert(document)
 
-    def propose(self, scope: str, tail: Sequence[int], limit: int) -> tuple[list[int], int] | None:
+    def use(self, scope: str) -> ScopeText | None:
         if self.fault == "scopes ignored" and self.scopes:
             scope = next(iter(self.scopes))
-        if scope not in self.scopes:
-            return None
-        if self.fault != "proposing is no use":
+        if scope in self.scopes and self.fault != "proposing is no use":
             self.scopes[scope] = self.scopes.pop(scope)
-        return self.scopes[scope].propose(tail, limit)
+        return self.scopes.get(scope)
+
+    def propose(self, scope: str, tail: Sequence[int], limit: int) -> tuple[list[int], int] | None:
+        text = self.use(scope)
+        return text.propose(tail, limit) if text else None
+
+    def ways(
+        self, scope: str, tail: Sequence[int], limit: int, most: int
+    ) -> list[tuple[list[int], int, int, int, bool]]:
+        text = self.use(scope)
+        return text.ways(tail, limit, most) if text else []
 
 
 SHARED_FAULTS = (
+    "not counted",
+    "short keys replaced by age",
+    "long keys always",
+    "short matches not found",
+    "latest first",
     "keys not compared",
     "overwritten text used",
     "replaces the newest",

@@ -13,7 +13,7 @@ from trtserve.engine_dir import CostCurve, CostPoint
 from trtserve.lookup import _native
 from trtserve.lookup.cost import verify_cost
 from trtserve.lookup.drafter import Drafter, SequenceDrafter
-from trtserve.lookup.shared import SharedCache
+from trtserve.lookup.shared import SharedCache, SharedWay
 from trtserve.settings import PromptLookup
 from trtserve.settings import SharedCache as SharedSettings
 
@@ -57,10 +57,9 @@ def agree_on(seed: int) -> None:
         cache.insert("s", edited(truth, rng, alphabet, 0.03) + [0] * (ngram + 1))
     drafter = Drafter(settings_, shared=cache)
 
-    def shared(tail: list[int], limit: int) -> tuple[list[int], int] | None:
+    def shared(tail: list[int], limit: int, most: int) -> list[SharedWay]:
         assert cache is not None
-        copy = cache.propose("s", tail, limit)
-        return (copy.tokens, copy.match) if copy else None
+        return cache.ways("s", tail, limit, most)
 
     native = drafter.start(prompt, prediction=prediction, scope="s")
     plain = Adaptive(

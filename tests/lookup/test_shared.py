@@ -57,6 +57,7 @@ def test_agrees_with_a_literal_model(
             assert_same_counters(cache, model)
         else:
             assert propose(cache, scope, tokens, limit) == model.propose(scope, tokens, limit)
+            assert cache.ways(scope, tokens, limit + 1, 4) == model.ways(scope, tokens, limit + 1, 4)
 
 
 def operations(
@@ -105,11 +106,10 @@ def test_a_quarter_of_a_million_operations_and_no_token_crosses_scopes(
             cache.insert(name, tokens)
             model.insert(name, tokens)
             continue
-        found = propose(cache, name, tokens, limit)
-        assert found == model.propose(name, tokens, limit)
-        if found:
-            copies += 1
-            assert all(token // 3 == scope for token in found[0])
+        found = cache.ways(name, tokens, limit, 4)
+        assert found == model.ways(name, tokens, limit, 4)
+        copies += len(found)
+        assert all(token // 3 == scope for way in found for token in way[0])
         if number % 50 == 0:
             assert_same_counters(cache, model)
     assert_same_counters(cache, model)
@@ -126,7 +126,7 @@ def campaign(fault: str) -> bool:
             if limit is None:
                 cache.insert(str(scope), tokens)
                 model.insert(str(scope), tokens)
-            elif propose(cache, str(scope), tokens, limit) != model.propose(str(scope), tokens, limit):
+            elif cache.ways(str(scope), tokens, limit, 4) != model.ways(str(scope), tokens, limit, 4):
                 return True
         if cache.stats()[3:] != (model.evictions, model.documents, model.tokens):
             return True

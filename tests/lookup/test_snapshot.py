@@ -61,7 +61,7 @@ def write(path: Path, cache: SharedCache, *, model: str = MODEL) -> int:
 
 def same(a: SavedScope, b: SavedScope) -> bool:
     return (a.name, a.documents, a.stored_at) == (b.name, b.documents, b.stored_at) and (
-        np.array_equal(a.tokens, b.tokens) and np.array_equal(a.indexed, b.indexed)
+        np.array_equal(a.tokens, b.tokens) and np.array_equal(a.seen, b.seen)
     )
 
 
@@ -95,7 +95,7 @@ def test_a_restored_cache_goes_on_as_the_saved_one(
             old.insert(scope, tokens)
             new.insert(scope, tokens)
         else:
-            assert propose(old, scope, tokens, limit) == propose(new, scope, tokens, limit)
+            assert old.ways(scope, tokens, limit + 1, 8) == new.ways(scope, tokens, limit + 1, 8)
     assert new.names() == old.names()
     for scope in old.names():
         assert all(map(np.array_equal, old.save(scope) or (), new.save(scope) or ()))
@@ -126,25 +126,25 @@ def test_another_size_or_key_length_still_proposes_only_what_was_said(share: int
 
 def test_restore_refuses_what_does_not_fit() -> None:
     cache = SharedCache(1, 4, KEY_LENGTH)
-    tokens, bits = np.arange(9, dtype=np.uint32), np.zeros(2, np.uint8)
-    with pytest.raises(ValueError, match="3 bytes of index bits for 9 tokens"):
-        cache.restore(SavedScope("a", tokens, np.zeros(3, np.uint8), 0, 0), KEY_LENGTH)
+    tokens, seen = np.arange(9, dtype=np.uint32), np.zeros(9, np.uint16)
+    with pytest.raises(ValueError, match="counts of 8 tokens for 9 tokens"):
+        cache.restore(SavedScope("a", tokens, np.zeros(8, np.uint16), 0, 0), KEY_LENGTH)
     assert cache.scopes() == []
-    cache.restore(SavedScope("a", tokens, bits, 7, 8), KEY_LENGTH)
+    cache.restore(SavedScope("a", tokens, seen, 7, 8), KEY_LENGTH)
     with pytest.raises(ValueError, match="scope a is held already"):
-        cache.restore(SavedScope("a", tokens, bits, 7, 8), KEY_LENGTH)
+        cache.restore(SavedScope("a", tokens, seen, 7, 8), KEY_LENGTH)
     saved = cache.save("a")
     assert saved is not None and saved.documents == 7 and saved.stored_at == 8
     assert cache.save("b") is None
 
 
-@given(st.lists(st.integers(0, (1 << 32) - 1), max_size=80), st.binary(min_size=10, max_size=10), st.integers(1, 5))
+@given(st.lists(st.integers(0, (1 << 32) - 1), max_size=80), st.binary(min_size=160, max_size=160), st.integers(1, 5))
 @settings(max_examples=150, deadline=None)
-def test_restore_bears_any_tokens_and_bits(values: list[int], bits: bytes, key_length: int) -> None:
+def test_restore_bears_any_tokens_and_counts(values: list[int], counts: bytes, key_length: int) -> None:
     cache = tiny(512, 1, 2)
     tokens = np.array(values, np.uint32)
-    indexed = np.frombuffer(bits[: (len(values) + 7) // 8], np.uint8)
-    cache.restore("a", tokens, indexed, key_length, 0, 0)
+    seen = np.frombuffer(counts[: 2 * len(values)], np.uint16)
+    cache.restore("a", tokens, seen, key_length, 0, 0)
     for i in range(len(values) - 2):
         cache.propose("a", [value & (MARK - 1) for value in values[i : i + 2]], 8)
     cache.insert("a", [1, 2, 3, 4])
@@ -179,7 +179,7 @@ def test_saving_beside_inserting_gives_whole_stretches() -> None:
             tokens = saved.tokens.astype(np.int64)
             inside = tokens[1:] < MARK
             assert np.all((tokens[1:] - tokens[:-1] % MARK)[inside] == 1)
-            assert len(saved.indexed) == (len(tokens) + 7) // 8
+            assert len(saved.seen) == len(tokens)
         assert seen
     finally:
         stop.set()
@@ -226,9 +226,8 @@ def test_the_newest_scopes_and_tokens_are_restored_where_not_all_fit(tmp_path: P
     assert small.scopes() == [name(3), name(2)] and small.stats().evictions == 0
     assert any(every_copy(small, name(3), document(329, 5000)))
     assert not any(every_copy(small, name(3), document(300, 5000)))
-    assert 1001 <= len(part.tokens) < 1009 and np.array_equal(part.tokens, whole.tokens[-len(part.tokens) :])
-    bits = np.unpackbits(whole.indexed, bitorder="little")[: len(whole.tokens)][-len(part.tokens) :]
-    assert np.array_equal(np.unpackbits(part.indexed, bitorder="little")[: len(part.tokens)], bits)
+    assert len(part.tokens) == 1001 and np.array_equal(part.tokens, whole.tokens[-len(part.tokens) :])
+    assert np.array_equal(part.seen, whole.seen[-len(part.tokens) :])
 
 
 def test_an_empty_cache_is_a_file_too(tmp_path: Path) -> None:
@@ -297,7 +296,7 @@ def test_lengths_are_not_believed(
     tmp_path: Path, scopes: int, key_length: int, body: bytes | None, message: str
 ) -> None:
     length = 1 << 50 if body is None else 104 + len(body) + 32
-    header = (snapshot.MAGIC, 1, key_length, scopes, 0, length, 0, bytes(32), bytes(16))
+    header = (snapshot.MAGIC, snapshot.VERSION, key_length, scopes, 0, length, 0, bytes(32), bytes(16))
     (tmp_path / "cache").write_bytes(signed(header, body or b""))
     with pytest.raises(SnapshotError, match=message):
         Snapshot(tmp_path / "cache", KEY)
@@ -312,7 +311,8 @@ def test_reasons_for_refusal(good: Path, tmp_path: Path) -> None:
         (whole[:50], "is truncated: 50 bytes"),
         (whole[:-1], "is truncated: .* expected"),
         (whole + b"x", "is too long"),
-        (whole[:8] + struct.pack("<I", 2) + whole[12:], "has format 2, a newer version; this trtserve reads 1"),
+        (whole[:8] + struct.pack("<I", 3) + whole[12:], "has format 3, a newer version; this trtserve reads 2"),
+        (whole[:8] + struct.pack("<I", 1) + whole[12:], "has format 1, an older version; this trtserve reads 2"),
     ):
         path.write_bytes(content)
         with pytest.raises(SnapshotError, match=message):
@@ -338,7 +338,7 @@ def test_a_killed_save_leaves_the_old_file(tmp_path: Path) -> None:
         from trtserve.lookup import snapshot
         from trtserve.lookup.shared import SavedScope
         def scopes():
-            yield SavedScope("1" * 64, np.arange(9000, dtype=np.uint32), np.zeros(1125, np.uint8), 1, 1)
+            yield SavedScope("1" * 64, np.arange(9000, dtype=np.uint32), np.zeros(9000, np.uint16), 1, 1)
             os.kill(os.getpid(), signal.SIGKILL)
         snapshot.write(Path(sys.argv[1]), bytes(range(32)), "ab" * 32, 4, scopes())
     """
@@ -477,7 +477,7 @@ def test_saved_on_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not any(thread.name == "trtserve-snapshot" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("what", ["damaged", "truncated", "foreign", "newer", "other model", "other key"])
+@pytest.mark.parametrize("what", ["damaged", "truncated", "foreign", "newer", "older", "other model", "other key"])
 def test_what_cannot_be_used_is_moved_aside_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
@@ -491,6 +491,7 @@ def test_what_cannot_be_used_is_moved_aside_with_one_warning(
         "truncated": (whole[:500], "is truncated"),
         "foreign": (b"something of mine", "is not a snapshot"),
         "newer": (whole[:8] + b"\x09" + whole[9:], "format 9, a newer version"),
+        "older": (whole[:8] + b"\x01" + whole[9:], "format 1, an older version"),
         "other model": (whole, "is of another model or tokenizer, cdcdcdcdcdcd"),
         "other key": (whole, "under another key"),
     }[what]
@@ -551,4 +552,4 @@ def test_paths_that_no_file_can_have(tmp_path: Path) -> None:
 def test_native_core_takes_arrays_of_its_types_only() -> None:
     cache = _native.SharedCache(1 << 20, 1, 4)
     with pytest.raises(TypeError):
-        cache.restore("a", np.zeros((2, 2), np.uint32), np.zeros(1, np.uint8), 4, 0, 0)
+        cache.restore("a", np.zeros((2, 2), np.uint32), np.zeros(4, np.uint16), 4, 0, 0)

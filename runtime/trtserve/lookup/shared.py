@@ -24,10 +24,20 @@ class SharedCacheStats(NamedTuple):
 
 
 class SharedCopy(NamedTuple):
-    """What followed the tail's key in an earlier document of the scope."""
+    """What followed the longest match of the tail in an earlier document of the scope."""
 
     tokens: list[int]  # at least 1
     match: int  # tokens before them that equal the tail's last tokens, counted to 64
+
+
+class SharedWay(NamedTuple):
+    """A token that the scope's text may go on with, and what speaks for it."""
+
+    tokens: list[int]  # it and what followed it, at the place with the longest match, the latest of equals
+    match: int  # tokens before them that equal the tail's last tokens, counted to 64
+    same: int  # how often the longest key that was followed by this token was followed by it, counted to 15,
+    other: int  # and by other tokens
+    longer: bool  # another token has a longer match
 
 
 class SavedScope(NamedTuple):
@@ -35,7 +45,9 @@ class SavedScope(NamedTuple):
 
     name: str
     tokens: NDArray[np.uint32]  # [n] oldest first; bit 31 marks the first token of a stretch
-    indexed: NDArray[np.uint8]  # [ceil(n / 8)] bit i, least significant first: a key of the table leads to token i
+    seen: NDArray[
+        np.uint16
+    ]  # [n] 4 bits for each length of key, the longest first: how often; 0: none leads to the token
     documents: int  # inserted into the scope, ever
     stored_at: int  # seconds since 1970 when the last of them was; 0: never
 
@@ -50,14 +62,17 @@ class SharedCache:
 
     Memory is split evenly over the scopes. A scope's share, taken when its first document comes and never changed,
     is a table of 8-byte entries, the largest power of two within half the share, and a ring of 4-byte tokens, the rest.
-    A key has one of the 8 entries of its set; a new key takes the oldest of them.
 
-    ``insert`` walks a document's keys (runs of ``key_length`` tokens). While a key's entry already predicts the next
-    token, nothing is stored. What is not known is written to the ring, after the key before it and together with known
-    runs of fewer than 32 tokens inside it; a longer known run ends the stretch, and the rest of the repeat is skipped.
-    So a re-sent conversation costs its new turn and one key. A copy never runs past the stretch it lies in, hence never
-    past its document. The ring overwrites its oldest tokens, and each entry is checked against the ring's tokens before
-    it is used.
+    An entry says that a key was followed by the token at a place of the ring, and how often. A key is ``key_length``
+    tokens, or 2, or 1; or twice ``key_length``, where one of ``key_length`` has been followed by several. It has an
+    entry for each token that followed it, in the 8 slots of its set. A new entry takes the oldest of them; of keys of 2
+    and 1 tokens, which have an eighth of the sets to themselves, the rarest.
+
+    ``insert`` walks a document. Where all of the next 32 tokens, or all that are left, stand after an earlier
+    occurrence of the ``key_length`` tokens before them, nothing is stored as long as that repeat goes on. What is
+    between repeats is a stretch: it is written to the ring after the key before it. So a re-sent conversation costs its
+    new turn and one key. A copy never runs past the stretch it lies in, hence never past its document. The ring
+    overwrites its oldest tokens, and each entry is checked against the ring's tokens before it is used.
 
     One scope more than allowed drops the least recently used scope whole (inserting and proposing both are uses).
     Apart from that no call on one scope reads or changes another. Proposals depend on the order and arguments of calls
@@ -93,10 +108,17 @@ class SharedCache:
     def propose(self, scope: str, tail: Tokens, limit: int) -> SharedCopy | None:
         """A copy of at most ``limit`` tokens for a sequence that ends in ``tail``; None without one.
 
-        ``tail`` needs at least ``key_length`` tokens; more of them only lengthen the match reported.
+        It follows the longest match of the tail, which spans at least ``key_length`` tokens.
         """
         tokens, match = self.native.propose(scope, tail, limit)
         return SharedCopy(tokens, match) if tokens else None
+
+    def ways(self, scope: str, tail: Tokens, limit: int, most: int) -> list[SharedWay]:
+        """What may follow ``tail``: at most ``most`` ways, of each at most ``limit`` tokens. Asking is a use.
+
+        The longest match first, of equals the one seen most often, of equals the latest.
+        """
+        return [SharedWay(*way) for way in self.native.ways(scope, tail, limit, most)]
 
     def scopes(self) -> list[str]:
         """Names of the scopes held, most recently used first. From any thread; is no use."""
@@ -118,9 +140,9 @@ class SharedCache:
         stores, exactly what the saved one would have. Under another key length its stretches are inserted one by one;
         those of at most the new key length are lost.
 
-        ValueError where the scope is held already, or the bits do not fit the tokens.
+        ValueError where the scope is held already, or the counts do not fit the tokens.
         """
-        self.native.restore(saved.name, saved.tokens, saved.indexed, key_length, saved.documents, saved.stored_at)
+        self.native.restore(saved.name, saved.tokens, saved.seen, key_length, saved.documents, saved.stored_at)
 
     def stats(self) -> SharedCacheStats:
         """May be called from any thread."""

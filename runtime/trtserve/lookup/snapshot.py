@@ -4,7 +4,7 @@ Little-endian, one after the other::
 
     header   magic 8 B | version u32 | key length u32 | scopes u32 | 0 u32 | bytes of the whole file u64 |
              saved at i64 | model key 32 B | key id 16 B | digest of the header 16 B
-    scope    name 32 B | tokens u64 | documents u64 | stored at i64 | tokens u32 [n] | index bits u8 [ceil(n / 8)]
+    scope    name 32 B | tokens u64 | documents u64 | stored at i64 | tokens u32 [n] | seen u16 [n]
     ...      most recently used first
     digest   32 B, of everything before
 
@@ -34,7 +34,7 @@ from trtserve.lookup.scope_names import SnapshotError
 from trtserve.lookup.shared import SavedScope
 
 MAGIC = b"TRTLSC\r\n"
-VERSION = 1
+VERSION = 2
 
 _HEADER = struct.Struct("<8s4IQq32s16s")
 _HEADER_DIGEST = 16
@@ -108,8 +108,8 @@ class Snapshot:
         if not raw.startswith(MAGIC[: len(raw)]) or not raw:
             raise SnapshotError("is not a snapshot of the shared cache")
         if len(raw) >= 12 and (version := int.from_bytes(raw[8:12], "little")) != VERSION:
-            newer = "a newer version" if version > VERSION else "an unknown version"
-            raise SnapshotError(f"has format {version}, {newer}; this trtserve reads {VERSION}")
+            which = "a newer version" if version > VERSION else "an older version"
+            raise SnapshotError(f"has format {version}, {which}; this trtserve reads {VERSION}")
         if size < _START + _DIGEST:
             raise SnapshotError(f"is truncated: {size} bytes, at least {_START + _DIGEST} expected")
         _, version, key_length, scopes, _, length, saved_at, model, key_id = _HEADER.unpack_from(raw)
@@ -153,18 +153,18 @@ class Snapshot:
         return records
 
     def text(self, record: ScopeRecord, most_tokens: int | None = None) -> SavedScope:
-        """A scope's text, of ``most_tokens`` its newest (rounded up to a multiple of 8)."""
-        first = 0 if most_tokens is None else max(record.tokens - most_tokens, 0) // 8 * 8
+        """A scope's text, of ``most_tokens`` its newest."""
+        first = 0 if most_tokens is None else max(record.tokens - most_tokens, 0)
         count = record.tokens - first
         try:
             tokens = self._exactly(record.offset + 4 * first, 4 * count)
-            bits = self._exactly(record.offset + 4 * record.tokens + first // 8, (count + 7) // 8)
+            seen = self._exactly(record.offset + 4 * record.tokens + 2 * first, 2 * count)
         except OSError as e:
             raise SnapshotError(f"cannot be read: {e.strerror}") from e
         return SavedScope(
             record.name,
             np.frombuffer(tokens, "<u4").astype(np.uint32, copy=False),
-            np.frombuffer(bits, np.uint8),
+            np.frombuffer(seen, "<u2").astype(np.uint16, copy=False),
             record.documents,
             record.stored_at,
         )
@@ -235,7 +235,8 @@ def _write(file: BinaryIO, key: bytes, model_key: str, key_length: int, scopes: 
     for scope in scopes:
         record = _RECORD.pack(bytes.fromhex(scope.name), len(scope.tokens), scope.documents, scope.stored_at)
         tokens = np.ascontiguousarray(scope.tokens, "<u4")
-        for part in (record, tokens.view(np.uint8).data, np.ascontiguousarray(scope.indexed).data):
+        seen = np.ascontiguousarray(scope.seen, "<u2")
+        for part in (record, tokens.view(np.uint8).data, seen.view(np.uint8).data):
             _write_all(file, part)
         count, size = count + 1, size + len(record) + _text_bytes(len(tokens))
     header = _HEADER.pack(
@@ -266,7 +267,7 @@ def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:
 
 
 def _text_bytes(tokens: int) -> int:
-    return 4 * tokens + (tokens + 7) // 8
+    return 6 * tokens
 
 
 def _digest(key: bytes, size: int, data: bytes) -> bytes:

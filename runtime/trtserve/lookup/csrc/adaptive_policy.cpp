@@ -24,6 +24,7 @@ constexpr int kAhead = 64;          // and after it
 constexpr int kSolidMatch = 16;     // a copy with this match
 constexpr int kSolidRun = 8;        // and this run is not questioned: nothing else is searched
 constexpr int kSharedAhead = 128;   // tokens taken from the shared cache at once, so that a copy can be resumed in them
+constexpr int kSharedWays = 4;    // and of as many ways to go on
 constexpr double kLeast = 0.03;    // drafts less likely than this are not offered
 constexpr double kCertain = 0.9999;
 constexpr double kTrust = 4.0;       // observations that the sequence's trust begins with,
@@ -41,7 +42,7 @@ enum class Kind : std::uint8_t { cursor, place, near, skip };
 
 struct Candidate {
     Source source = Source::none;
-    bool found = false;        // its text is what the shared cache just gave, not what is held from before
+    int found = -1;            // of the shared cache: its text is what was just found under this number, not what is held
     Kind kind = Kind::cursor;
     std::size_t position = 0;  // of the token it names
     Token token = 0;
@@ -143,7 +144,11 @@ class AdaptivePolicy final : public Policy {
         }
     }
     Text text(const Sources& sources, const Candidate& candidate) const noexcept {
-        return candidate.found ? Text{found_.data(), found_.size()} : text(sources, candidate.source);
+        return candidate.found >= 0 ? found(candidate.found) : text(sources, candidate.source);
+    }
+
+    Text found(int i) const noexcept {
+        return {found_.data() + i * kSharedAhead, static_cast<std::size_t>(found_lengths_[static_cast<std::size_t>(i)])};
     }
 
     int true_match(const Sources& sources) const noexcept {
@@ -155,7 +160,7 @@ class AdaptivePolicy final : public Policy {
     void add(const Text& text, Source source, Kind kind, std::size_t position, int match, int run, bool resumed, int cell) noexcept {
         if (position >= text.size) return;
         Candidate& candidate = candidates_[static_cast<std::size_t>(count_++)];
-        candidate = {source, false, kind, position, text.tokens[position], match, run, resumed, cell, odds_.chance(cell)};
+        candidate = {source, -1, kind, position, text.tokens[position], match, run, resumed, cell, odds_.chance(cell)};
     }
 
     void collect(const Sources& sources) {
@@ -166,7 +171,7 @@ class AdaptivePolicy final : public Policy {
                 resume(sources, source);
             } else {
                 add(source, cursor_.source, Kind::cursor, cursor_.position, cursor_.match, cursor_.run, cursor_.resumed,
-                    Cells::cursor(cursor_.match, cursor_.run, cursor_.resumed));
+                    Cells::cursor(cursor_.match, cursor_.run, cursor_.resumed, cursor_.source == Source::shared));
                 if (count_ > 0 && cursor_.match >= kSolidMatch && cursor_.run >= kSolidRun) return;
             }
         }
@@ -271,7 +276,7 @@ class AdaptivePolicy final : public Policy {
             const auto position = static_cast<std::size_t>(anchor.tokens - prediction.tokens());
             if (!followed || cursor_.position != position) {
                 const int match = std::min(Sources::kMostMatch, anchor.match + kSolidMatch), run = anchor.match + kSolidRun;
-                add(source, Source::prediction, Kind::cursor, position, match, run, false, Cells::cursor(match, run, false));
+                add(source, Source::prediction, Kind::cursor, position, match, run, false, Cells::cursor(match, run, false, false));
             }
         }
         const Place place = sources.prediction();
@@ -279,15 +284,20 @@ class AdaptivePolicy final : public Policy {
             add_place(source, Source::prediction, static_cast<std::size_t>(place.tokens - prediction.tokens()), place.match, 0);
     }
 
-    // The shared cache, unless the copy under way comes from it. A stretch is taken whole, to resume in it after breaks.
+    // Whatever the shared cache knows to follow. A stretch is taken whole, to resume in it after breaks.
     void shared(const Sources& sources) {
-        if (!sources.has_shared() || (cursor_.source == Source::shared && !cursor_.broken && cursor_.position < held_.size())) return;
-        found_.resize(kSharedAhead);
-        const Copy copy = sources.shared(kSharedAhead, found_.data());
-        found_.resize(static_cast<std::size_t>(copy.count));
-        if (copy.count == 0) return;
-        add({found_.data(), found_.size()}, Source::shared, Kind::place, 0, copy.match, 0, false, Cells::place(copy.match, Cells::kShared));
-        candidates_[static_cast<std::size_t>(count_ - 1)].found = true;
+        if (!sources.has_shared()) return;
+        const bool under_way = cursor_.source == Source::shared && !cursor_.broken && cursor_.position < held_.size();
+        std::array<Way, kSharedWays> ways;
+        found_.resize(kSharedWays * kSharedAhead);
+        const int count = sources.shared_ways(kSharedAhead, ways.data(), kSharedWays, found_.data(), found_lengths_.data());
+        for (int i = 0; i < count; ++i) {
+            const Way& way = ways[static_cast<std::size_t>(i)];
+            if (under_way && way.token == held_[cursor_.position] && way.match <= cursor_.match) continue;  // said already
+            const int cell = Cells::place(way.match, Cells::kShared + vote(way.same, way.other, way.longer));
+            add(found(i), Source::shared, Kind::place, 0, way.match, 0, false, cell);
+            candidates_[static_cast<std::size_t>(count_ - 1)].found = i;
+        }
     }
 
     // The token with the most odds, of all candidates that name it together, and its likeliest candidate.
@@ -302,12 +312,20 @@ class AdaptivePolicy final : public Policy {
             for (int j = 0; j < count_; ++j)
                 if (candidates_[static_cast<std::size_t>(j)].token == candidate.token) share += odds_of(j);
             share /= total;
-            if (!has_best_ || share > best_share_ || (candidate.token == best_.token && candidate.chance > best_.chance)) {
+            if (!has_best_ || share > best_share_ || (candidate.token == best_.token && better(candidate, best_))) {
                 best_ = candidate;
                 best_share_ = share;
                 has_best_ = true;
             }
         }
+    }
+
+    // Of two that name the same token. The sequence's own text goes before the shared cache's unless that matches longer:
+    // where both hold the same, the cache has it in pieces.
+    static bool better(const Candidate& one, const Candidate& other) noexcept {
+        const bool shared = one.source == Source::shared;
+        if (shared == (other.source == Source::shared)) return one.chance > other.chance;
+        return shared ? one.match > other.match : one.match >= other.match;
     }
 
     // Chosen tokens that were right, over those expected to be: where the text repeats itself less than the shares say,
@@ -338,7 +356,7 @@ class AdaptivePolicy final : public Policy {
         return count;
     }
     int cell_after(int drafts) const noexcept {
-        return Cells::cursor(std::min(Sources::kMostMatch, best_.match + drafts), best_.run + drafts, best_.resumed);
+        return Cells::cursor(std::min(Sources::kMostMatch, best_.match + drafts), best_.run + drafts, best_.resumed, best_.source == Source::shared);
     }
 
     // ---- what the round showed ----
@@ -415,18 +433,21 @@ class AdaptivePolicy final : public Policy {
     }
 
     void hold() noexcept {
-        if (best_.found) held_.swap(found_);
+        if (best_.found < 0) return;
+        const Text text = found(best_.found);
+        held_.assign(text.tokens, text.tokens + text.size);
     }
 
     int ngram_;
     Odds odds_;
     std::array<RecentGrams, 3> recent_{RecentGrams(3), RecentGrams(2), RecentGrams(1)};
     Cursor cursor_;
-    std::vector<Token> held_, found_;  // from the shared cache: the cursor's text, and the last search's
+    std::vector<Token> held_, found_;  // from the shared cache: the cursor's text, and those of the last search
+    std::array<int, kSharedWays> found_lengths_{};
 
     // The round that was proposed for and not observed yet.
     bool pending_ = false;
-    std::array<Candidate, kOccurrences + 9> candidates_;
+    std::array<Candidate, kOccurrences + 9 + kSharedWays> candidates_;
     int count_ = 0;
     bool has_best_ = false;
     Candidate best_;

@@ -9,6 +9,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -109,6 +110,23 @@ NB_MODULE(_native, m) {
                                          Sources::kMostMatch, out.data());
             return nb::make_tuple(token_list(out.data(), static_cast<std::size_t>(found.count)), found.match);
         }, nb::arg("scope"), nb::arg("tail").none(), nb::arg("limit"))
+        .def("ways", [](SharedCache& self, const std::string& scope, nb::handle tail, int limit, int most) {
+            const Int32s text(tail, "tail");
+            if (limit < 1 || limit > 1024) throw std::invalid_argument("limit is " + std::to_string(limit) + "; allowed: 1 to 1024");
+            if (most < 0) throw std::invalid_argument("most is " + std::to_string(most) + "; allowed: 0 or more");
+            most = std::min(most, ScopeText::kMostWays);
+            const auto room = static_cast<std::size_t>(limit);
+            std::array<Way, ScopeText::kMostWays> ways;
+            std::array<int, ScopeText::kMostWays> lengths;
+            std::vector<Token> out(static_cast<std::size_t>(most) * room);
+            const int count = self.ways(scope, text.data() + text.size(), text.size(), limit, Sources::kMostMatch, ways.data(),
+                                        most, out.data(), lengths.data());
+            nb::list found;
+            for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+                found.append(nb::make_tuple(token_list(out.data() + i * room, static_cast<std::size_t>(lengths[i])),
+                                            ways[i].match, ways[i].same, ways[i].other, ways[i].longer));
+            return found;
+        }, nb::arg("scope"), nb::arg("tail").none(), nb::arg("limit"), nb::arg("most"))
         .def("stats", [](const SharedCache& self) {
             SharedCacheStats s;
             {
@@ -129,17 +147,17 @@ NB_MODULE(_native, m) {
                 saved = self.save(scope);
             }
             if (!saved) return nb::none();
-            return nb::make_tuple(handed_over(std::move(saved->tokens)), handed_over(std::move(saved->indexed)),
+            return nb::make_tuple(handed_over(std::move(saved->tokens)), handed_over(std::move(saved->seen)),
                                   saved->documents, saved->stored_at);
         }, nb::arg("scope"))
         .def("restore", [](SharedCache& self, const std::string& scope, ReadOnly<std::uint32_t> tokens,
-                           ReadOnly<std::uint8_t> indexed, int key_length, std::uint64_t documents, std::int64_t stored_at) {
-            if (indexed.shape(0) != (tokens.shape(0) + 7) / 8)
-                throw std::invalid_argument("restore: " + std::to_string(indexed.shape(0)) + " bytes of index bits for " +
+                           ReadOnly<std::uint16_t> seen, int key_length, std::uint64_t documents, std::int64_t stored_at) {
+            if (seen.shape(0) != tokens.shape(0))
+                throw std::invalid_argument("restore: counts of " + std::to_string(seen.shape(0)) + " tokens for " +
                                             std::to_string(tokens.shape(0)) + " tokens");
             const nb::gil_scoped_release release;
-            self.restore(scope, tokens.data(), tokens.shape(0), indexed.data(), key_length, documents, stored_at);
-        }, nb::arg("scope"), nb::arg("tokens"), nb::arg("indexed"), nb::arg("key_length"), nb::arg("documents"),
+            self.restore(scope, tokens.data(), tokens.shape(0), seen.data(), key_length, documents, stored_at);
+        }, nb::arg("scope"), nb::arg("tokens"), nb::arg("seen"), nb::arg("key_length"), nb::arg("documents"),
              nb::arg("stored_at"))
         .def_prop_ro("key_length", &SharedCache::key_length)
         .def_prop_ro("share_bytes", [](const SharedCache& self) { return self.share().bytes; })

@@ -11,17 +11,18 @@
 namespace trtlookup {
 
 // What is told apart, one cell each:
-//   cursor   a copy that goes on: 13 classes of match by 8 of run (tokens copied without a break), and whether it was
-//            resumed after a break of another
-//   place    an earlier occurrence: 13 classes of match by 8 of what other occurrences say, or the shared cache's
+//   cursor   a copy that goes on: 13 classes of match by 8 of run (tokens copied without a break), by whether it is from
+//            the shared cache, or from elsewhere and was resumed after a break of another, or neither
+//   place    an earlier occurrence: 13 classes of match by 8 of what other occurrences say, in the sequence's own text and
+//            in the shared cache
 //   near     after a break, tokens found again near it: 13 classes of match by 4 of distance
 //   skip     after a break, the source's token at the same distance from it: 13 classes of distance
 struct Cells {
     static constexpr int kMatches = 13;
-    static constexpr int kRuns = 8, kVotes = 9, kDistances = 4;
-    static constexpr int kShared = kVotes - 1;
+    static constexpr int kRuns = 8, kVotes = 16, kDistances = 4;
+    static constexpr int kShared = 8;  // votes from here on are of the shared cache
     static constexpr int kCursor = 0;
-    static constexpr int kPlace = kCursor + 2 * kMatches * kRuns;
+    static constexpr int kPlace = kCursor + 3 * kMatches * kRuns;
     static constexpr int kNear = kPlace + kMatches * kVotes;
     static constexpr int kSkip = kNear + kMatches * kDistances;
     static constexpr int kCount = kSkip + kMatches;
@@ -38,8 +39,8 @@ struct Cells {
         if (run <= 8) return run <= 4 ? 3 : 4;
         return run <= 16 ? 5 : run <= 32 ? 6 : 7;
     }
-    static int cursor(int match, int run, bool resumed) noexcept {
-        return kCursor + ((resumed ? kMatches : 0) + match_class(match)) * kRuns + run_class(run);
+    static int cursor(int match, int run, bool resumed, bool shared) noexcept {
+        return kCursor + ((shared ? 2 : resumed ? 1 : 0) * kMatches + match_class(match)) * kRuns + run_class(run);
     }
     static int place(int match, int vote) noexcept { return kPlace + match_class(match) * kVotes + vote; }
     static int near(int match, int distance) noexcept {

@@ -57,11 +57,18 @@ class Sources {
         return {prediction_->tokens() + agreed_, prediction_->size() - agreed_, static_cast<int>(agreed_ < most ? agreed_ : most)};
     }
 
-    // At most `limit` tokens to `out`; the shared cache's own key length decides what matches.
+    // The longest match in the shared cache, if it spans the cache's key length: at most `limit` tokens to `out`.
     Copy shared(int limit, Token* out) const {
         if (!shared_) return {};
         const auto found = shared_->copy(scope_, history_.end(), history_.size(), limit, kMostMatch, out);
         return {found.count, Source::shared, found.match};
+    }
+
+    // Whatever the shared cache knows to follow, the longest match first: at most `most` ways, and of each at most `limit`
+    // tokens at `text + i * limit`, `lengths[i]` of them.
+    int shared_ways(int limit, Way* out, int most, Token* text, int* lengths) const {
+        if (!shared_) return 0;
+        return shared_->ways(scope_, history_.end(), history_.size(), limit, kMostMatch, out, most, text, lengths);
     }
 
   private:

@@ -1,0 +1,351 @@
+#include "scope_text.h"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace trtlookup {
+
+Share Share::of(std::size_t bytes) noexcept {
+    std::size_t slots = 1;
+    while (slots * 2 * sizeof(std::uint64_t) <= bytes / 2) slots *= 2;
+    const std::size_t table = slots * sizeof(std::uint64_t);
+    return {bytes, slots, bytes > table ? (bytes - table) / sizeof(std::uint32_t) : 0};
+}
+
+Keys::Keys(int key_length) noexcept
+    : hashes_{WindowHash(1, kFixedMultiplier), WindowHash(1, kFixedMultiplier), WindowHash(1, kFixedMultiplier),
+              WindowHash(1, kFixedMultiplier)} {
+    const auto add = [&](int length) { hashes_[static_cast<std::size_t>(count_++)] = WindowHash(length, kFixedMultiplier); };
+    const int longest = std::min(2 * key_length, kLongest);
+    if (longest > key_length) add(longest);
+    main_ = count_;
+    add(key_length);
+    for (const int length : {2, 1})
+        if (length < key_length) add(length);
+}
+
+ScopeText::ScopeText(const Share& share, const Keys& keys)
+    : keys_(&keys), ways_(std::min<std::size_t>(share.slots, 8)), slots_(share.slots), ring_(share.tokens) {
+    const std::size_t sets = share.slots / ways_;
+    const bool has_short = keys.main() + 1 < keys.count();
+    short_sets_ = has_short && sets > 1 ? std::max<std::size_t>(sets / 8, 1) : 0;
+    sets_ = sets - short_sets_;
+}
+
+ScopeText::Set ScopeText::set_of(int key, std::uint64_t state) const noexcept {
+    const std::uint64_t mixed = mix(state);
+    const std::uint64_t high = mixed >> 32;
+    const bool is_short = key > keys_->main() && short_sets_ > 0;
+    const std::size_t set = is_short ? (high * short_sets_) >> 32 : short_sets_ + ((high * sets_) >> 32);
+    return {set * ways_, static_cast<std::uint64_t>(key) << 10 | (mixed & 0x3ff)};
+}
+
+// A document's keys in order, with their sets fetched some tokens before they are needed: each lies in another part of
+// the table.
+class ScopeText::Walk {
+  public:
+    Walk(const ScopeText& text, const Token* tokens, std::size_t count) noexcept : text_(text), tokens_(tokens), count_(count) {}
+
+    // The sets of the keys that end before `i`, which goes up by one from call to call. Keys longer than `i` have none.
+    const std::array<Set, Keys::kMost>& at(std::size_t i) noexcept {
+        for (; next_ < count_ && next_ < i + kAhead; ++next_) hash();
+        return ahead_[i % kAhead];
+    }
+
+  private:
+    static constexpr std::size_t kAhead = 16;
+
+    void hash() noexcept {
+        const Keys& keys = *text_.keys_;
+        for (int key = 0; key < keys.count(); ++key) {
+            const auto length = static_cast<std::size_t>(keys.length(key));
+            if (next_ < length) continue;
+            std::uint64_t& state = states_[static_cast<std::size_t>(key)];
+            const Token* before = tokens_ + next_ - 1;
+            state = next_ == length ? keys.hash(key).of(tokens_, length)
+                                    : keys.hash(key).roll(state, *(before - length), *before);
+            Set& set = ahead_[next_ % kAhead][static_cast<std::size_t>(key)] = text_.set_of(key, state);
+            text_.prefetch(set);
+        }
+    }
+
+    const ScopeText& text_;
+    const Token* tokens_;
+    std::size_t count_;
+    std::size_t next_ = 1;
+    std::array<std::uint64_t, Keys::kMost> states_{};
+    std::array<std::array<Set, Keys::kMost>, kAhead> ahead_{};
+};
+
+void ScopeText::write(Token token, bool starts) noexcept {
+    const Place end = written_.load(std::memory_order_relaxed) + 1;
+    begun_.store(end, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);  // whoever sees the token sees that it was begun
+    std::atomic_ref<std::uint32_t>(ring_[cursor_])
+        .store(static_cast<std::uint32_t>(token) | (starts ? kStart : 0), std::memory_order_relaxed);
+    written_.store(end, std::memory_order_release);
+    if (++cursor_ == ring_.size()) cursor_ = 0;
+}
+
+// Whether the entry's key is the one that ends at `tail_end`: all of it still stands before its place, in one stretch.
+bool ScopeText::follows(Slot slot, const Token* tail_end) const noexcept {
+    const int length = keys_->length(key_of(slot));
+    const Place place = place_of(slot);
+    if (place < oldest() + static_cast<Place>(length)) return false;
+    for (int back = 1; back <= length; ++back) {
+        std::uint32_t token = at(place - static_cast<Place>(back));
+        if (back == length) token &= ~kStart;  // the key's first token may start the stretch
+        if (token != static_cast<std::uint32_t>(tail_end[-back])) return false;
+    }
+    return true;
+}
+
+// Tokens before `place` that equal the tail's last, of which `from` are known to.
+int ScopeText::match(Place place, const Token* tail_end, std::size_t available, int from, int most) const noexcept {
+    const auto limit = static_cast<int>(
+        std::min({available, static_cast<std::size_t>(most), static_cast<std::size_t>(place - oldest())}));
+    int match = from;
+    while (match < limit && !(at(place - static_cast<Place>(match)) & kStart)) {
+        const std::uint32_t token = at(place - static_cast<Place>(match) - 1) & ~kStart;
+        if (token != static_cast<std::uint32_t>(tail_end[-1 - match])) break;
+        ++match;
+    }
+    return match;
+}
+
+// How many of the tokens stand from `place` on, within its stretch.
+std::size_t ScopeText::run(Place place, const Token* tokens, std::size_t count) const noexcept {
+    const Place end = written_.load(std::memory_order_relaxed);
+    std::size_t got = 0;
+    while (got < count && place + got < end && at(place + got) == static_cast<std::uint32_t>(tokens[got])) ++got;
+    return got;
+}
+
+// The latest place after the key that ends at `tokens` from which all `count` of them stand; 0 when there is none.
+ScopeText::Place ScopeText::repeat(const Set& set, const Token* tokens, std::size_t count) const noexcept {
+    Place latest = 0;
+    for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
+        const Slot entry = slots_[slot];
+        const Place place = place_of(entry);
+        if (entry == 0 || (entry & kTag) != set.tag || place < latest || !follows(entry, tokens)) continue;
+        if (run(place, tokens, count) == count) latest = place;
+    }
+    return latest;
+}
+
+// The slot whose entry is worth least: an empty one or one of overwritten text; else of short keys the rarest, the oldest
+// of equals; else the oldest.
+std::size_t ScopeText::least(const Set& set) const noexcept {
+    const Place begin = oldest();
+    const bool by_count = set.first < short_sets_ * ways_;
+    std::size_t least = set.first;
+    std::uint64_t worth = ~std::uint64_t{0};
+    for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
+        const Slot entry = slots_[slot];
+        std::uint64_t value = by_count ? seen_of(entry) << 60 | entry >> 4 : entry;
+        if (place_of(entry) < begin + static_cast<Place>(keys_->length(key_of(entry)))) value = 0;
+        if (value < worth) {
+            worth = value;
+            least = slot;
+        }
+    }
+    return least;
+}
+
+// The key that ends at `tail_end` was followed by the token at `place`, `seen` times more. Returns whether another token
+// is known to follow it too.
+bool ScopeText::enter(const Set& set, const Token* tail_end, Place place, std::uint64_t seen) noexcept {
+    const std::uint32_t token = at(place) & ~kStart;
+    bool others = false;
+    for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
+        const Slot entry = slots_[slot];
+        if (entry == 0 || (entry & kTag) != set.tag || !follows(entry, tail_end)) continue;
+        if ((at(place_of(entry)) & ~kStart) == token) {
+            put(slot, slot_of(std::max(place, place_of(entry)), std::min(seen_of(entry) + seen, kMostSeen), set.tag));
+            return true;
+        }
+        others = true;
+    }
+    put(least(set), slot_of(place, 1, set.tag));
+    return others;
+}
+
+// Walks the document once. A repeat is found where all of the next kKnownRun tokens, or all that are left, stand after an
+// earlier occurrence of the key before them: then nothing is stored as long as it goes on, and only entries that were
+// lost are made again. What is between repeats is a stretch of its own, stored with the key before it.
+std::size_t ScopeText::insert(const Token* tokens, std::size_t count) noexcept {
+    const int main = keys_->main();
+    const auto n = static_cast<std::size_t>(keys_->key_length());
+    const Place before = written_;
+    Walk walk(*this, tokens, count);
+    bool open = false;      // a stretch is being written,
+    std::size_t begin = 0;  // from this token of the document on
+    for (std::size_t i = n; i < count;) {
+        const auto* sets = &walk.at(i);
+        const std::size_t known = std::min<std::size_t>(kKnownRun, count - i);
+        if (const Place from = repeat((*sets)[static_cast<std::size_t>(main)], tokens + i, known); from != 0) {
+            const std::size_t length = run(from, tokens + i, count - i);
+            for (std::size_t j = 0; j < length; ++j)
+                enter(walk.at(i + j)[static_cast<std::size_t>(main)], tokens + i + j, from + j, 0);
+            i += length;
+            open = false;
+            continue;
+        }
+        if (!open) {
+            open = true;
+            begin = i - n;
+            for (std::size_t j = begin; j < i; ++j) write(tokens[j], j == begin);
+        }
+        const Place place = written_;
+        write(tokens[i], false);
+        const bool ambiguous = enter((*sets)[static_cast<std::size_t>(main)], tokens + i, place, 1);
+        for (int key = 0; key < keys_->count(); ++key) {
+            if (key == main || (key < main && (!ambiguous || i - begin < static_cast<std::size_t>(keys_->length(key))))) continue;
+            enter((*sets)[static_cast<std::size_t>(key)], tokens + i, place, 1);
+        }
+        ++i;
+    }
+    return static_cast<std::size_t>(written_ - before);
+}
+
+int ScopeText::ways(const Token* tail_end, std::size_t available, int most_match, Way* out, int most) const noexcept {
+    std::array<Set, Keys::kMost> sets;
+    int first_key = 0;
+    while (first_key < keys_->count() && available < static_cast<std::size_t>(keys_->length(first_key))) ++first_key;
+    for (int key = first_key; key < keys_->count(); ++key) {
+        const int length = keys_->length(key);
+        Set& set = sets[static_cast<std::size_t>(key)];
+        set = set_of(key, keys_->hash(key).of(tail_end - length, static_cast<std::size_t>(length)));
+        prefetch(set);
+    }
+    std::array<Way, kMostWays> found;
+    std::array<std::array<int, Keys::kMost>, kMostWays> seen;
+    std::array<int, Keys::kMost> total{};
+    int size = 0, longest = 0;
+    for (int key = first_key; key < keys_->count(); ++key) {
+        const Set& set = sets[static_cast<std::size_t>(key)];
+        for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
+            const Slot entry = slots_[slot];
+            if (entry == 0 || (entry & kTag) != set.tag || !follows(entry, tail_end)) continue;
+            const Place place = place_of(entry);
+            const auto token = static_cast<Token>(at(place) & ~kStart);
+            const int length = match(place, tail_end, available, keys_->length(key), most_match);
+            int i = 0;
+            while (i < size && found[static_cast<std::size_t>(i)].token != token) ++i;
+            if (i == kMostWays) continue;
+            Way& way = found[static_cast<std::size_t>(i)];
+            if (i == size) {
+                ++size;
+                way = {place, token, length, 0, 0, false};
+                seen[static_cast<std::size_t>(i)] = {};
+            } else if (length > way.match || (length == way.match && place > way.place)) {
+                way.place = place;
+                way.match = length;
+            }
+            seen[static_cast<std::size_t>(i)][static_cast<std::size_t>(key)] += static_cast<int>(seen_of(entry));
+            total[static_cast<std::size_t>(key)] += static_cast<int>(seen_of(entry));
+            longest = std::max(longest, length);
+        }
+    }
+    for (int i = 0; i < size; ++i) {
+        const auto& counts = seen[static_cast<std::size_t>(i)];
+        std::size_t key = 0;
+        while (key + 1 < counts.size() && counts[key] == 0) ++key;
+        Way& way = found[static_cast<std::size_t>(i)];
+        way.same = counts[key];
+        way.other = total[key] - counts[key];
+        way.longer = longest > way.match;
+    }
+    most = std::min(most, size);
+    std::partial_sort(found.begin(), found.begin() + most, found.begin() + size, [](const Way& a, const Way& b) {
+        if (a.match != b.match) return a.match > b.match;
+        return a.same != b.same ? a.same > b.same : a.place > b.place;
+    });
+    std::copy_n(found.begin(), most, out);
+    return most;
+}
+
+int ScopeText::read(std::uint64_t place, int limit, Token* out) const noexcept {
+    const Place end = written_.load(std::memory_order_relaxed);
+    int count = 0;
+    for (; count < limit && place < end; ++place) {
+        const std::uint32_t token = at(place);
+        if (token & kStart) break;
+        out[count++] = static_cast<Token>(token);
+    }
+    return count;
+}
+
+// A place's text never changes, so it does not matter when each token is read, as long as it is before the ring comes
+// round to it. An entry is one word, and one made after `end` was read leads past it.
+SavedText ScopeText::save() const {
+    const Place end = written_.load(std::memory_order_acquire);
+    const Place first = first_in_ring(end);
+    SavedText saved;
+    saved.tokens.resize(static_cast<std::size_t>(end - first));
+    // atomic_ref is for objects that are not const; these are only read.
+    const auto load = [](const auto& word) {
+        using Word = std::remove_const_t<std::remove_reference_t<decltype(word)>>;
+        return std::atomic_ref<Word>(const_cast<Word&>(word)).load(std::memory_order_relaxed);
+    };
+    for (std::size_t i = 0, at = static_cast<std::size_t>(first % ring_.size()); i < saved.tokens.size(); ++i) {
+        saved.tokens[i] = load(ring_[at]);
+        if (++at == ring_.size()) at = 0;
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const Place kept = std::min(std::max(first, first_in_ring(begun_.load(std::memory_order_relaxed))), end);
+    saved.tokens.erase(saved.tokens.begin(), saved.tokens.begin() + static_cast<std::ptrdiff_t>(kept - first));
+    if (!saved.tokens.empty()) saved.tokens.front() |= kStart;  // what is left of its stretch
+    saved.seen.resize(saved.tokens.size());
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+        const Slot entry = load(slots_[slot]);
+        const Place place = place_of(entry);
+        if (place < kept + static_cast<Place>(keys_->length(key_of(entry))) || place >= end) continue;
+        std::uint16_t& seen = saved.seen[static_cast<std::size_t>(place - kept)];
+        seen = static_cast<std::uint16_t>(seen | seen_of(entry) << 4 * key_of(entry));
+    }
+    return saved;
+}
+
+// Entries are made in the order of their places, so in a smaller table the newest of a set stay, as they would have.
+void ScopeText::restore(const std::uint32_t* tokens, std::size_t count, const std::uint16_t* seen) noexcept {
+    constexpr std::size_t kAhead = 32;  // entries between fetching a set and writing to it
+    struct Entry {
+        Set set;
+        Slot value = 0;
+    };
+    std::array<Entry, kAhead> ahead;
+    std::size_t entries = 0;
+    const auto put_fetched = [&](Entry& entry) {
+        if (entry.value != 0) put(least(entry.set), entry.value);
+        entry.value = 0;
+    };
+    const std::size_t first = count > ring_.size() ? count - ring_.size() : 0;
+    std::array<std::uint64_t, Keys::kMost> states{};
+    std::size_t run = 0;  // tokens of this stretch so far
+    const auto token_at = [&](std::size_t i) { return static_cast<Token>(tokens[i] & ~kStart); };
+    for (std::size_t i = first; i < count; ++i) {
+        const bool starts = i == first || (tokens[i] & kStart);
+        if (starts) run = 0;
+        for (int key = 0; key < keys_->count(); ++key) {
+            const auto length = static_cast<std::size_t>(keys_->length(key));
+            std::uint64_t& state = states[static_cast<std::size_t>(key)];
+            if (starts) state = 0;
+            const std::uint64_t times = seen[i] >> 4 * key & 15;
+            if (run >= length && times != 0) {
+                Entry& entry = ahead[entries++ % kAhead];
+                put_fetched(entry);
+                entry.set = set_of(key, state);
+                entry.value = slot_of(written_.load(std::memory_order_relaxed), times, entry.set.tag);
+                prefetch(entry.set);
+            }
+            state = run < length ? keys_->hash(key).extend(state, token_at(i))
+                                 : keys_->hash(key).roll(state, token_at(i - length), token_at(i));
+        }
+        write(token_at(i), starts);
+        ++run;
+    }
+    for (std::size_t i = 0; i < kAhead; ++i) put_fetched(ahead[(entries + i) % kAhead]);
+}
+
+}  // namespace trtlookup
