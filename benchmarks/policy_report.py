@@ -40,7 +40,7 @@ Every round, each way to go on is a *candidate*: a place in some text, and the t
 
 - **cursor**: the copy under way goes on. Its *run* is how many tokens it has copied without a break.
 - After a break (the copy's token was not the target) the place is remembered for 16 tokens. **skip**: the source goes on at the same distance from the break, as if one token had been put for another. **near**: the tokens since the break stand again within 16 before and 64 after it, as where tokens were put in or left out. So an edit costs about one round, not the copy.
-- **place**: earlier occurrences of the last tokens: the eight latest of the last `ngram`, the latest of the last three, two and one, in the sequence's own text; of the last `ngram` in the prediction and in the shared cache. Of those that name the same token the longest match stands for all; how many others agree or disagree is part of what it is worth.
+- **place**: earlier occurrences of the last tokens: the eight latest of the last `ngram`, the latest of the last three, two and one, in the sequence's own text; of the last `ngram` in the prediction; in the shared cache whatever followed the last twice `ngram`, `ngram`, two and one. Of those that name the same token the longest match stands for all; how many others agree or disagree is part of what it is worth. The sequence's own text goes before the cache's unless that matches longer.
 - The prediction from its start, while all output so far has followed it.
 
 A copy from the history may run past the history's end into itself, so a repeat goes on by its own period. A stretch found in the shared cache is taken whole, so that it too can be resumed in after a break.
