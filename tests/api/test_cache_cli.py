@@ -137,6 +137,7 @@ def test_clear_one_scope_a_tenant_or_all(engine: Path, texts: Path, tmp_path: Pa
             1,
             'line 1: is neither a string nor an object with "text"',
         ),
+        (("warm", "ENGINE", "DEEP.jsonl", "--path", "FILE"), 1, "line 1: is nested too deeply"),
         (("warm", "ENGINE", "SHORT", "--path", "FILE"), 1, "no text of more than 2 tokens"),
         (("warm", "ENGINE", "LATIN1", "--path", "FILE"), 1, "is not UTF-8"),
     ],
@@ -146,10 +147,11 @@ def test_what_is_wrong_is_said_in_a_line(
 ) -> None:
     (tmp_path / "BAD.jsonl").write_text('"fine"\n{')
     (tmp_path / "WRONG.jsonl").write_text('{"texts": "x"}')
+    (tmp_path / "DEEP.jsonl").write_text("[" * 100_000)
     (tmp_path / "SHORT").write_text("x\n")
     (tmp_path / "LATIN1").write_bytes(b"caf\xe9 au lait\n")
     known = {"ENGINE": engine, "TEXTS": texts}
-    names = ("FILE", "none/FILE", "BAD.jsonl", "WRONG.jsonl", "SHORT", "LATIN1")
+    names = ("FILE", "none/FILE", "BAD.jsonl", "WRONG.jsonl", "DEEP.jsonl", "SHORT", "LATIN1")
     known.update({name: tmp_path / name for name in names})
     got, _, err = run("cache", *(known.get(arg, arg) for arg in args))
     assert got == code, err

@@ -141,6 +141,9 @@ def test_a_prediction_comes_from_a_file(engine: Path, tmp_path: Path) -> None:
     ask = ("generate", engine, "abc", "--max-tokens", 24, "--stats")
     _, out, _ = run(*ask)
     (tmp_path / "expected").write_text(out)
+    (tmp_path / "latin1").write_bytes(b"caf\xe9")
+    code, _, err = run(*ask, "--prediction", tmp_path / "latin1")
+    assert code == 1 and "latin1: is not UTF-8" in err and "Traceback" not in err
     code, again, err = run(*ask, "--prediction", tmp_path / "expected")
     assert (code, again) == (0, out) and "prediction" in err
 

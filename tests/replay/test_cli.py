@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def test_memory_across_traces(tmp_path: Path) -> None:
         ("{", (), "t.jsonl:1: not a trace"),
         ('{"prompt": [1], "output": []}', (), "no trace with an output"),
         ('{"prompt": [1], "output": [2]}', ("--curve", "nowhere"), "--curve: nowhere is neither a file nor"),
+        ('{"prompt": [1], "output": [2], "name": "\\ud800"}', (), "t.jsonl:1: not a trace"),
+        ("[" * 100_000, (), "t.jsonl:1: not a trace: nested too deeply"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_line(
@@ -145,14 +148,64 @@ def test_recording_appends(tmp_path: Path) -> None:
 
 
 def test_recording_that_fails_stops_and_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    recorder = TraceRecorder(tmp_path / "recorded.jsonl", [""])
-    recorder._file.close()
-    full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
-    recorder._file = full
+    recorder = TraceRecorder(Path("/dev/full"), [""])
     for _ in range(3):
         recorder(Scope(), np.array([1], np.int32), np.array([2], np.int32), np.array([], np.int32))
     assert recorder.recorded == 0
     assert sum("recording stops" in r.message for r in caplog.records) == 1
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, one = tmp_path / "recorded.jsonl", np.array([1], np.int32)
+    recorder = TraceRecorder(path, [""])
+    recorder(Scope(), one, one, one)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: len(data) // 2]))
+    recorder(Scope(), one, one, one)
+    monkeypatch.undo()
+    recorder(Scope(), one, one, one)
+    assert recorder.recorded == 1
+    recorder = TraceRecorder(path, [""])
+    recorder(Scope(), one, one, one)
+    recorder.close()
+    assert len(list(read_traces(path))) == 2
+
+
+def test_recording_goes_on_in_a_line_of_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, one = tmp_path / "recorded.jsonl", np.array([1], np.int32)
+    path.write_text('{"prompt": [1], "output": [2]}')
+    path.chmod(0o644)
+    recorder = TraceRecorder(path, [""])
+    recorder(Scope(), one, one, one)
+    recorder.close()
+    assert len(list(read_traces(path))) == 2
+    assert "others than its owner may use it" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["replay", "calibrate"])
+def test_a_result_that_cannot_be_written_is_refused_before_the_work(traces: Path, tmp_path: Path, command: str) -> None:
+    flag = {"replay": "--html", "calibrate": "--out"}[command]
+    code, out = run(command, traces, flag, tmp_path / "none" / "result")
+    assert code == 2 and "there is no directory" in out
+    code, out = run(command, traces, flag, tmp_path)
+    assert code == 2 and "is a directory" in out
+
+
+def test_a_result_on_a_full_disk_is_one_line(traces: Path) -> None:
+    code, out = run("replay", traces, "--policy", "adaptive", "--html", "/dev/full")
+    assert code == 1 and "Error: /dev/full: cannot be written: No space left on device" in out
+
+
+def test_a_curve_that_is_no_text_is_refused(traces: Path, tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    path.write_bytes(b"\xff\xfe")
+    code, out = run("replay", traces, "--curve", path)
+    assert code == 1 and "not a cost curve" in out
+
+
+def test_recording_to_a_compressed_file_is_refused(tmp_path: Path) -> None:
+    code, out = run("serve", tmp_path, "--record-traces", "t.jsonl.gz", "--record-tenant", "alice")
+    assert code == 2 and "does not end in .gz" in out
 
 
 def test_a_recorder_without_tenants_is_refused(tmp_path: Path) -> None:

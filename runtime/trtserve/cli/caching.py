@@ -217,6 +217,8 @@ def _documents(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
                         yield _tokens(json.loads(line), tokenizer)
                     else:
                         yield tokenizer.encode(line.rstrip("\r\n"), allow_special=False).tolist()
+                except RecursionError:
+                    raise CommandError(f"{path}, line {number}: is nested too deeply") from None
                 except (ValueError, ChatTemplateError) as e:
                     raise CommandError(f"{path}, line {number}: {e}") from e
     except OSError as e:

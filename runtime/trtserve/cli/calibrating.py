@@ -9,6 +9,7 @@ import click
 
 from trtserve import engine_dir as engine_dirs
 from trtserve.cli.failures import friendly
+from trtserve.cli.files import ResultPath, write_result
 from trtserve.cli.options import integer_range, option
 from trtserve.executor.calibrate import DEFAULT_CONTEXTS, DEFAULT_REPEATS, DEFAULT_SECONDS, measure, stopwatch
 from trtserve.loading import load_executor
@@ -17,9 +18,7 @@ from trtserve.overrides import Overrides
 
 @click.command("calibrate", short_help="Measure what a verify costs on this machine.")
 @click.argument("engine_dir", type=click.Path(path_type=Path))
-@option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), default=None, show_default="printed", help="JSON file"
-)
+@option("--out", type=ResultPath(), default=None, show_default="printed", help="JSON file")
 @option(
     "--context", "contexts", type=click.IntRange(0), multiple=True, default=DEFAULT_CONTEXTS, help="tokens before it"
 )
@@ -62,6 +61,6 @@ def calibrate(
             executor.close()
         text = curve.model_dump_json(indent=1) + "\n"
         if out:
-            out.write_text(text, encoding="utf-8")
+            write_result(out, text)
     if not out:
         click.echo(text, nl=False)

@@ -11,6 +11,7 @@ import click
 
 from trtserve.cli.display import Screen, summary
 from trtserve.cli.failures import INTERRUPTED, CommandError, friendly
+from trtserve.cli.files import read_text
 from trtserve.cli.options import engine_options, option, overrides_of, sampling_options
 from trtserve.facade import Engine, sampling_params
 from trtserve.loading import load_engine
@@ -28,7 +29,12 @@ def sampling(engine: Engine, prompt_len: int, values: Mapping[str, Any]) -> Samp
 @click.argument("prompt")
 @option("--chat/--raw", "chat", default=None, show_default="chat, where the model has a template", help="how to prompt")
 @option("--system", default=None, help="a system message, with --chat")
-@option("--prediction", type=click.File(encoding="utf-8"), default=None, help="a file with the expected output")
+@option(
+    "--prediction",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    default=None,
+    help="a file with the expected output",
+)
 @option("--stats/--no-stats", default=False, help="print statistics to standard error at the end")
 @sampling_options
 def generate(
@@ -36,7 +42,7 @@ def generate(
     prompt: str,
     chat: bool | None,
     system: str | None,
-    prediction: Any,
+    prediction: Path | None,
     stats: bool,
     color: bool | None,
     **values: Any,
@@ -48,12 +54,14 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     if system is not None and chat is False:
         raise click.UsageError("--system needs --chat: a raw prompt has no messages")
+    with friendly():
+        wanted = read_text(prediction) if prediction else ""
     with friendly(), Engine(*load_engine(engine_dir, overrides_of(values))) as engine:
         if chat is None:
             chat = engine.manifest.tokenizer.chat_template
         messages = [{"role": "system", "content": system}] if system is not None else []
         tokens = engine.tokens([*messages, {"role": "user", "content": text}] if chat else text)
-        expected = engine.tokenizer.encode(prediction.read(), allow_special=False).tolist() if prediction else []
+        expected = engine.tokenizer.encode(wanted, allow_special=False).tolist()
         params = sampling(engine, len(tokens), values)
         screen = Screen(color)
         _, finish = screen.stream(engine.submit(tokens, params=params, prediction=expected))

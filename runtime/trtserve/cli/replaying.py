@@ -9,6 +9,7 @@ import click
 
 from trtserve import engine_dir as engine_dirs
 from trtserve.cli.failures import CommandError, friendly
+from trtserve.cli.files import ResultPath, write_result
 from trtserve.cli.options import option
 from trtserve.engine_dir import CostCurve, Manifest
 from trtserve.lookup.shared import SharedCache
@@ -36,9 +37,7 @@ from trtserve.tokenizer import Tokenizer
 @option("--batch", type=click.IntRange(1, 256), default=1, help="sequences decoded at once")
 @option("--shared-cache-mb", type=click.IntRange(0, 65536), default=0, help="one scope for all traces; 0 is none")
 @option("--json", "as_json_", is_flag=True, default=False, help="print JSON")
-@option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), default=None, help="write a page that shows each copy"
-)
+@option("--html", type=ResultPath(), default=None, help="write a page that shows each copy")
 def replay_command(
     traces: tuple[Path, ...],
     engine: Path | None,
@@ -72,7 +71,7 @@ def replay_command(
         runs.sort(key=lambda pair: pair[0].workload)
         summaries = [summary for summary, _ in runs]
         if html:
-            html.write_text(page(runs, model, name, _decoder(engine, manifest)), encoding="utf-8")
+            write_result(html, page(runs, model, name, _decoder(engine, manifest)))
     click.echo(json.dumps({"curve": name, "results": as_json(summaries)}, indent=1) if as_json_ else table(summaries))
 
 

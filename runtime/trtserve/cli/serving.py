@@ -149,6 +149,8 @@ def serve(
         raise click.UsageError(
             "--record-traces and --record-tenant do nothing without each other; give both or neither"
         )
+    if record_traces is not None and record_traces.suffix == ".gz":
+        raise click.UsageError("--record-traces appends plain text; give it a name that does not end in .gz")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with friendly():
         overrides = overrides_of({**values, "max_queue": max_queue})

@@ -23,12 +23,13 @@ def shipped_curves() -> list[str]:
 
 
 def load_curve(name: str) -> CostCurve:
-    """A curve that ships, by its name, or one from a JSON file, by its path."""
+    """A curve that ships, by its name, or one from a JSON file, by its path. Raises CurveError, and OSError where the
+    file cannot be read."""
     path = Path(name)
     if name in shipped_curves():
-        text = (_SHIPPED / f"{name}.json").read_text(encoding="utf-8")
+        text = (_SHIPPED / f"{name}.json").read_bytes()
     elif path.is_file():
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     else:
         raise CurveError(f"{name} is neither a file nor a curve that ships: {', '.join(shipped_curves())}")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,9 @@ def read_traces(path: Path) -> Iterator[Trace]:
                 read += 1
                 if line.strip():
                     yield _parse(line)
-        except (ValueError, EOFError, gzip.BadGzipFile) as e:
+        except RecursionError:
+            raise TraceError(f"{path}:{read}: not a trace: nested too deeply") from None
+        except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as e:
             raise TraceError(f"{path}:{max(read, 1)}: not a trace: {e}") from e
 
 
@@ -67,12 +70,18 @@ def _parse(line: str) -> Trace:
     return Trace(
         prompt=_ids(fields, "prompt"),
         output=_ids(fields, "output"),
-        kind=str(fields.get("kind", "")),
-        name=str(fields.get("name", "")),
-        label=str(fields.get("label", "")),
-        group=str(fields.get("group", "")),
+        kind=_text(fields, "kind"),
+        name=_text(fields, "name"),
+        label=_text(fields, "label"),
+        group=_text(fields, "group"),
         prediction=_ids(fields, "prediction") if "prediction" in fields else (),
     )
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    text = str(fields.get(name, ""))
+    text.encode()  # half of a surrogate pair is valid JSON, and nothing could print it
+    return text
 
 
 def _ids(fields: dict[str, Any], name: str) -> tuple[int, ...]:
