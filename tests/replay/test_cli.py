@@ -60,7 +60,7 @@ def test_a_page(traces: Path, tmp_path: Path) -> None:
     code, _ = run("replay", traces, "--html", page, "--policy", "adaptive")
     assert code == 0
     text = page.read_text(encoding="utf-8")
-    assert '<span class="history">' in text
+    assert '<a class="history" href="#t1-prompt-' in text
     assert text.endswith("</html>\n")
 
 
