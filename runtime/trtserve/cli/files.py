@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def read_text(path: Path) -> str:
     """The text, in UTF-8, of a file, or of standard input where the path is ``-``. Raises CommandError."""
     try:
         if str(path) == "-":
-            return click.get_binary_stream("stdin").read().decode("utf-8")
+            return sys.stdin.buffer.read().decode("utf-8")
         return path.read_bytes().decode("utf-8")
     except OSError as e:
         raise CommandError(f"{path}: cannot be read: {e.strerror}") from e
