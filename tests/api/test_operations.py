@@ -71,6 +71,19 @@ def test_metrics_parse_and_carry_the_engines_numbers(serve: Serve) -> None:
     assert "process_resident_memory_bytes" in response.text
 
 
+def test_what_a_client_invents_is_no_series(serve: Serve) -> None:
+    served = serve()
+    for name in ("A", "B" * 1000, "C"):
+        assert served.http.request(name, f"/{name}").status_code == 404
+        assert served.http.request(name, "/health").status_code == 405
+    m = samples(served.get("/metrics").text)
+    for handler, status in (("other", "404"), ("/health", "405")):
+        labels = (("handler", handler), ("method", "other"), ("status", status))
+        assert m["trtserve_http_requests_total", labels] == 3
+    methods = {dict(labels).get("method") for name, labels in m if name.startswith("trtserve_http")}
+    assert methods <= {"GET", "other"}
+
+
 def test_two_servers_in_one_process_share_no_metric(serve: Serve) -> None:
     first, second = serve(), serve()
     first.post("/v1/completions", json={"prompt": "hello"})

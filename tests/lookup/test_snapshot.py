@@ -532,6 +532,22 @@ def test_a_save_that_fails_is_said_once_and_tried_again(
     file.close()
 
 
+def test_what_the_last_save_loses_is_said_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, file = open_cache(tmp_path / "cache")
+    cache.insert(file.names(Scope()), document(0))
+
+    def fail(*args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(snapshot, "write", fail)
+    assert not file.save()
+    file.close()
+    assert [r.levelname for r in caplog.records] == ["WARNING"] * 2
+    KeyFile(tmp_path / "cache").close()
+
+
 def test_paths_that_no_file_can_have(tmp_path: Path) -> None:
     for path, message in ((tmp_path, "is a directory"), (tmp_path / "none" / "cache", "there is no directory")):
         with pytest.raises(SnapshotError, match=message):

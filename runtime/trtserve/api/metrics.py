@@ -30,6 +30,8 @@ _TOKENS_PER_ROUND = (1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.
 
 log = logging.getLogger("trtserve.access")
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
+
 #: What monitoring asks for every few seconds.
 _QUIET = frozenset({"/health", "/health/live", "/metrics"})
 
@@ -256,10 +258,12 @@ class HttpMetricsMiddleware:
             await self._app(scope, receive, noting)
         finally:
             handler, seconds = _handler(scope), time.perf_counter() - start
-            self._metrics.http_requests.labels(scope["method"], handler, str(status)).inc()
-            self._metrics.http_duration.labels(scope["method"], handler).observe(seconds)
+            # A client may invent methods as well as paths, and neither must each become a series.
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._metrics.http_requests.labels(method, handler, str(status)).inc()
+            self._metrics.http_duration.labels(method, handler).observe(seconds)
             level = logging.DEBUG if handler in _QUIET and status == 200 else logging.INFO
-            log.log(level, "%s %s %d %.0f ms", scope["method"], quote(scope["path"])[:200], status, 1000 * seconds)
+            log.log(level, "%s %s %d %.0f ms", scope["method"][:20], quote(scope["path"])[:200], status, 1000 * seconds)
 
 
 def _handler(scope: MutableMapping[str, object]) -> str:

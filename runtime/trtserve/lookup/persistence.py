@@ -82,6 +82,8 @@ class Persistence:
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
+        # What fails now is lost, so it is said even where the saves before have failed as well.
+        self._failing = False
         try:
             self.save()
         finally:
