@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.engine.tiny import write_tiny_engine
+from tests.tiny.engine import write_tiny_engine
 from trtserve import Engine, Scope
 from trtserve.lookup.scope_names import KeyFile
 

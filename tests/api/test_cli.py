@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from tests.engine.tiny import write_tiny_engine
+from tests.tiny.engine import write_tiny_engine
 from trtserve.cli import main
 from trtserve.settings import PromptLookup
 

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.engine.tiny import write_tiny_engine
+from tests.tiny.engine import write_tiny_engine
 from trtserve.api.auth import TokenAuth
 from trtserve.api.context import ApiConfig, ServerContext
 from trtserve.loading import load_engine

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tests.tiny import model
 from trtserve.drafters.base import ChainDrafter, ChainRequest
 from trtserve.drafters.draft_model import DraftModel
 from trtserve.engine.local import LocalEngine
@@ -25,31 +26,14 @@ LOOKUP = PromptLookup(policy="window", ngram=2, min_match=2, max_seqs=3)
 
 
 def config(layers: int, vocab_size: int = VOCAB) -> DecoderConfig:
-    return DecoderConfig(
-        architecture="llama",
-        vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=48,
-        num_layers=layers,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
-        max_position=LIMITS.max_seq_len,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=True,
-    )
+    return model.config(num_layers=layers, vocab_size=vocab_size, max_position=LIMITS.max_seq_len)
 
 
 MAIN, OTHER = config(2), config(1)
 
 
-def weights(model: DecoderConfig, seed: int) -> dict[str, torch.Tensor]:
-    """Random, large enough that the text is not one token over and over."""
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.ones(shape) if name.endswith("norm") else torch.randn(shape, generator=generator) * 0.4
-        for name, shape in model.tensor_shapes().items()
-    }
+def weights(of: DecoderConfig, seed: int) -> dict[str, torch.Tensor]:
+    return model.weights(of, seed, 0.4)
 
 
 def related(noise: float) -> dict[str, torch.Tensor]:
@@ -66,15 +50,15 @@ def speculative(num_drafts: int, lookup: PromptLookup | None = LOOKUP) -> Specul
     return Speculative(drafter=drafter, num_drafts=num_drafts, prompt_lookup=lookup)
 
 
-def draft_executor(model: DecoderConfig, tensors: dict[str, torch.Tensor], limits: Limits = LIMITS) -> TorchExecutor:
-    return TorchExecutor(model, tensors.items(), limits, plan_draft_tiers(limits), threads=1)
+def draft_executor(of: DecoderConfig, tensors: dict[str, torch.Tensor], limits: Limits = LIMITS) -> TorchExecutor:
+    return TorchExecutor(of, tensors.items(), limits, plan_draft_tiers(limits), threads=1)
 
 
 def draft_model(
-    model: DecoderConfig, tensors: dict[str, torch.Tensor], kind: type[DraftModel] = DraftModel, limits: Limits = LIMITS
+    of: DecoderConfig, tensors: dict[str, torch.Tensor], kind: type[DraftModel] = DraftModel, limits: Limits = LIMITS
 ) -> DraftModel:
     return kind(
-        draft_executor(model, tensors, limits),
+        draft_executor(of, tensors, limits),
         slots=limits.max_batch_size,
         positions=limits.max_seq_len,
         vocab_size=VOCAB,
@@ -179,9 +163,9 @@ class CheckedDraftModel(DraftModel):
 
 
 def checked_draft_model(
-    model: DecoderConfig, tensors: dict[str, torch.Tensor], limits: Limits = LIMITS
+    of: DecoderConfig, tensors: dict[str, torch.Tensor], limits: Limits = LIMITS
 ) -> CheckedDraftModel:
-    drafter = draft_model(model, tensors, CheckedDraftModel, limits)
+    drafter = draft_model(of, tensors, CheckedDraftModel, limits)
     assert isinstance(drafter, CheckedDraftModel)
-    drafter.reference = draft_executor(model, tensors, limits)
+    drafter.reference = draft_executor(of, tensors, limits)
     return drafter

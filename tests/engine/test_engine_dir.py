@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny.engine import write_tiny_engine
 from trtserve import engine_dir
 from trtserve.engine_dir import EngineDirError
-
-from .tiny import write_tiny_engine
 
 FILES = ("weights.safetensors", "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "engine.json")
 

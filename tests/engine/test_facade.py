@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import trtserve
+from tests.tiny.engine import write_tiny_engine
 from trtserve import Completion, Delta, Engine, EngineClosedError, Finish, RequestError, SamplingParams, Scope, facade
 from trtserve.engine.local import LocalEngine
 from trtserve.engine_dir import EngineDirError
@@ -26,7 +27,6 @@ from trtserve.executor.base import ExecutorError, StepInput, StepOutput
 from trtserve.loading import load_engine
 from trtserve.overrides import OverrideError, Overrides
 
-from .tiny import write_tiny_engine
 from .toy import collect
 
 ROOT = Path(__file__).parents[2]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny.engine import write_tiny_engine
 from trtserve import Engine, Scope
 from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import GenerationRequest
@@ -21,7 +22,6 @@ from trtserve.overrides import OverrideError, Overrides
 from trtserve.sampling import SamplingParams
 from trtserve.settings import Limits, PromptLookup, Speculative
 
-from .tiny import write_tiny_engine
 from .toy import collect, toy_manifest
 
 Make = Callable[..., LocalEngine]

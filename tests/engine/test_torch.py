@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny.engine import write_tiny_engine
 from trtserve import engine_dir
 from trtserve.engine.local import LocalEngine
 from trtserve.engine.protocol import GenerationRequest, Scope
@@ -19,7 +20,6 @@ from trtserve.lookup.shared import SharedCache
 from trtserve.sampling import SamplingParams
 from trtserve.tokenizer import Tokenizer
 
-from .tiny import write_tiny_engine
 from .toy import OracleDrafter, ToyDrafter, ToySequence, collect, token_ids
 from .workload import at_odd_moments
 

@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 
+from tests.tiny.checkpoint import write_checkpoint
 from trtserve import Engine
 
-from . import fake, tiny
+from . import fake, recipes
 
 Open = Callable[..., Engine]
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny")
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny")
 
 
 @pytest.fixture(scope="session")
 def reference(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Our scheduler over the torch executor, without lookup: what every text must be."""
-    out = tiny.build(tmp_path_factory.mktemp("torch"), tiny.recipe("torch", checkpoint))
+    out = recipes.build(tmp_path_factory.mktemp("torch"), recipes.recipe("torch", checkpoint))
     with Engine.load(out, prompt_lookup_decoding=False, threads=1) as engine:
         yield engine
 
@@ -39,8 +40,8 @@ def open_engine(checkpoint: Path, tmp_path: Path) -> Iterator[Open]:
         ) -> Engine:
             stack.enter_context(fake.installed(line, version))
             own = {"version": "1.2" if line == "1.2" else "1.3", **sections.pop("tensorrt_llm", {})}
-            described = tiny.recipe("tensorrt_llm", checkpoint, tensorrt_llm=own, **sections)
-            engine = Engine.load(tiny.build(tmp_path, described), **(overrides or {}))
+            described = recipes.recipe("tensorrt_llm", checkpoint, tensorrt_llm=own, **sections)
+            engine = Engine.load(recipes.build(tmp_path, described), **(overrides or {}))
             stack.callback(engine.close)
             return engine
 

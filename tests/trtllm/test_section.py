@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu_tensorrt_llm
+from tests.tiny.checkpoint import write_checkpoint
 
-from . import fake, tiny
+from . import fake
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["1.2", "1.3"])
 def test_section_script(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_tensorrt_llm, "OUTPUT", 40)
-    checkpoint = tiny.write_checkpoint(tmp_path / "model", positions=2048)
+    checkpoint = write_checkpoint(tmp_path / "model", positions=2048)
     failures = gpu_tensorrt_llm.Failures()
     with fake.installed(line):
         results: dict[str, Any] = gpu_tensorrt_llm.run(checkpoint, failures)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.tiny.checkpoint import write_checkpoint
 from trtbuild import builder, capacity, cli
 from trtbuild.errors import BuildError, RecipeError
 from trtbuild.recipe import load_recipe
@@ -18,7 +19,7 @@ from trtserve.engine_dir import EngineDirError
 from trtserve.executor.base import ExecutorError
 from trtserve.overrides import OverrideError
 
-from . import fake, tiny
+from . import fake, recipes
 from .conftest import Open
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ HYBRID = {"drafter": "mtp", "num_drafts": 4, "prompt_lookup": {"max_drafts": 4, 
 def write(path: Path, checkpoint: Path, **sections: Any) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     recipe = path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(tiny.recipe("tensorrt_llm", checkpoint, **sections)))
+    recipe.write_text(yaml.safe_dump(recipes.recipe("tensorrt_llm", checkpoint, **sections)))
     return recipe
 
 
@@ -47,7 +48,7 @@ def test_engine_directory(checkpoint: Path, tmp_path: Path) -> None:
         "lora": {"adapters": {"a": str(tmp_path)}, "max_lora_rank": 8},
         "guided_decoding": "xgrammar",
     }
-    out = tiny.build(tmp_path, tiny.recipe("tensorrt_llm", checkpoint, tensorrt_llm=section))
+    out = recipes.build(tmp_path, recipes.recipe("tensorrt_llm", checkpoint, tensorrt_llm=section))
     manifest = engine_dir.load(out)
     info = TensorRTLLMInfo.of(out, manifest)
     assert args_of(out) == {
@@ -90,8 +91,8 @@ def test_engine_directory(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_to_do_a_second_time(checkpoint: Path, tmp_path: Path) -> None:
-    described = tiny.recipe("tensorrt_llm", checkpoint)
-    tiny.build(tmp_path, described)
+    described = recipes.recipe("tensorrt_llm", checkpoint)
+    recipes.build(tmp_path, described)
     prepared = builder.prepare(load_recipe(tmp_path / "recipe.yaml"))
     assert builder.build(prepared, tmp_path / "engine", measure=False).status == "up_to_date"
 
@@ -140,7 +141,7 @@ def test_nothing_to_do_a_second_time(checkpoint: Path, tmp_path: Path) -> None:
 def test_speculative_config(
     sections: dict[str, Any], expected: dict[str, Any] | None, checkpoint: Path, tmp_path: Path
 ) -> None:
-    out = tiny.build(tmp_path, tiny.recipe("tensorrt_llm", checkpoint, **sections))
+    out = recipes.build(tmp_path, recipes.recipe("tensorrt_llm", checkpoint, **sections))
     config = args_of(out).get("speculative_config")
     assert config == expected
     if config is not None:
@@ -209,7 +210,7 @@ def test_a_gguf_checkpoint_is_refused_when_it_is_found(checkpoint: Path, tmp_pat
     two = tmp_path / "two"
     two.mkdir()
     with pytest.raises(Exception, match="config"):
-        tiny.build(tmp_path, tiny.recipe("tensorrt_llm", two))
+        recipes.build(tmp_path, recipes.recipe("tensorrt_llm", two))
 
 
 def test_plan_counts_padded_rows_and_gpus(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +249,7 @@ def test_other_versions_are_refused_with_those_that_work(version: str, open_engi
 
 
 def test_an_engine_of_another_line_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    out = tiny.build(tmp_path, tiny.recipe("tensorrt_llm", checkpoint))
+    out = recipes.build(tmp_path, recipes.recipe("tensorrt_llm", checkpoint))
     with pytest.raises(ExecutorError, match="needs the package tensorrt_llm"):
         Engine.load(out)
     with fake.installed("1.2"), pytest.raises(ExecutorError, match=r"built for TensorRT-LLM 1.3; 1.2.1 is installed"):
@@ -265,8 +266,8 @@ def test_a_class_that_lost_a_parameter_is_refused(open_engine: Open, monkeypatch
 
 
 def test_the_checkpoint_must_still_be_what_was_built_from(tmp_path: Path) -> None:
-    moved = tiny.write_checkpoint(tmp_path / "model")
-    out = tiny.build(tmp_path, tiny.recipe("tensorrt_llm", moved))
+    moved = write_checkpoint(tmp_path / "model")
+    out = recipes.build(tmp_path, recipes.recipe("tensorrt_llm", moved))
     config = moved / "config.json"
     text = config.read_text()
     with fake.installed("1.3"):
@@ -303,13 +304,13 @@ def test_overrides(open_engine: Open, checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_builder_of_1_2(checkpoint: Path, tmp_path: Path) -> None:
-    described = tiny.recipe("tensorrt_llm", checkpoint, tensorrt_llm={"version": "1.2", "quantization": "w8a16"})
+    described = recipes.recipe("tensorrt_llm", checkpoint, tensorrt_llm={"version": "1.2", "quantization": "w8a16"})
     with pytest.raises(BuildError, match=r"needs tensorrt_llm 1\.2\.0 or a later 1\.2"):
-        tiny.build(tmp_path / "a", described)
+        recipes.build(tmp_path / "a", described)
     with fake.installed("1.3"), pytest.raises(BuildError, match="has no engine builder"):
-        tiny.build(tmp_path / "b", described)
+        recipes.build(tmp_path / "b", described)
     with fake.installed("1.2"):
-        out = tiny.build(tmp_path / "c", described)
+        out = recipes.build(tmp_path / "c", described)
     manifest = engine_dir.load(out)
     assert manifest.built_with["tensorrt_llm"] == "1.2.1"
     built = yaml.safe_load((out / "engine" / "config.json").read_text())

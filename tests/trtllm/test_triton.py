@@ -7,12 +7,12 @@ from pathlib import Path
 from trtbuild import cli
 from trtserve.loading import load_engine
 
-from . import fake, tiny
+from . import fake, recipes
 
 
 def test_the_repositorys_engine_loads(checkpoint: Path, tmp_path: Path) -> None:
     section = {"tensor_parallel_size": 2}
-    out = tiny.build(tmp_path, tiny.recipe("tensorrt_llm", checkpoint, tensorrt_llm=section))
+    out = recipes.build(tmp_path, recipes.recipe("tensorrt_llm", checkpoint, tensorrt_llm=section))
     repository = tmp_path / "repository"
     assert cli.run(["triton", str(out), "-o", str(repository), "--gpus", "0,1"]) == 0
     (config,) = repository.glob("*/config.pbtxt")
