@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import batches, report
 from benchmarks.session import Session
-from tests.engine.tiny import write_tiny_engine
+from tests.tiny.engine import write_tiny_engine
 
 
 @pytest.fixture(scope="module")

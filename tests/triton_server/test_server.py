@@ -353,8 +353,8 @@ def test_metrics_have_trtserves_names(triton: TritonServer, trtserve: Trtserve) 
     for name in ("trtserve_e2e_request_latency_seconds", "trtserve_time_to_first_token_seconds"):
         wait_for(lambda name=name: samples(triton, UNARY)[f"{name}_count"] > before[f"{name}_count"])
     gaps = "trtserve_inter_token_latency_seconds_count"
-    # The first token's time, and that of the round it came in, is no gap.
-    wait_for(lambda: before[gaps] + 10 <= samples(triton, UNARY)[gaps] <= before[gaps] + 19)
+    # The tokens that came with the first have no gap: with eight drafts up to nine.
+    wait_for(lambda: samples(triton, UNARY)[gaps] >= before[gaps] + 11)
     trtserve.complete("x", max_tokens=2)
     page = httpx.get(f"{trtserve.url}/metrics", verify=False).text
     theirs = {s.name for f in text_string_to_metric_families(page) for s in f.samples if s.name.startswith("trtserve_")}
