@@ -122,3 +122,48 @@ def test_the_same_drawing_gives_the_same_bytes(tmp_path: Path) -> None:
     a, b = ((tmp_path / n).read_text() for n in ("a.svg", "b.svg"))
     assert a == b
     assert "rows of one verify" in a
+
+
+def test_front_ends_beside_each_other() -> None:
+    level = {
+        "front": "python", "concurrency": 4, "requests": 8, "tokens_per_second": 100.0, "requests_per_second": 2.0,
+        "first_p50": 0.1, "first_p95": 0.2, "latency_p50": 0.5, "latency_p95": 0.6, "latency_p99": 0.7,
+    }  # fmt: skip
+    settings = {"engine": "small", "requests": 8, "tokens": 64, "repeats": 3, "kinds": "chat"}
+    levels = [level, {**level, "front": "triton", "tokens_per_second": 95.0}]
+    text = report.front_ends({"settings": settings, "levels": levels}, ABOUT)
+    assert "| 4 | triton | 95.0 | -5.0 % | 100, 200 | 500, 600, 700 |" in text
+    assert "2 threads of an some CPU" in text
+
+
+def test_a_prediction_is_summed_up_with_its_exceptions() -> None:
+    ways = {"in the prompt": 10.0, "as the prediction": 12.0, "both": 13.0}
+    of = {"tokens_per_round": ways, "speedup": ways, "cases": 30, "slower": 4, "worst": 0.111}
+    result = {"curve": "gpu-modelled", "kinds": {"code_edit": of, "json_rewrite": {**of, "slower": 0, "worst": 0.0}}}
+    summary = report.prediction_summary(result, ABOUT)
+    assert "12.0 tokens per round against 10.0" in summary
+    assert "4 of 30 single cases slower, the worst by 11%" in summary
+    assert "| code edit | 10.00 (10.00x) | 12.00 (12.00x) | 13.00 (13.00x) | 4 of 30 |" in report.prediction(result)
+
+
+def test_a_draft_model_is_summed_up() -> None:
+    ways = ("plain", "copies", "chains", "both", "chains, gated", "both, gated")
+    row = {
+        "layers": 6, "kind": "prose", "draft_step": 0.35, "acceptance": 0.04, "differing": 0, "tokens": 10,
+        "tokens_per_round": dict.fromkeys(ways, 1.0), "speedup": dict.fromkeys(ways, 0.9),
+    }  # fmt: skip
+    modelled = [
+        {"workload": "prose (model)", "p": p, "copies": 1.3, "chains": 1 + p, "both": 2 * p} for p in (0.5, 0.85)
+    ]
+    result = {"curve": "gpu-modelled", "draft_step": 0.0625, "measured": [row], "modelled": modelled}
+    summary = report.draft_model_summary(result, ABOUT)
+    assert "| prose | 1.30 | 1.50 | 1.00 | 1.85 | 1.70 |" in summary
+    assert "(6 of 30), untrained for it, have 4% of their drafts accepted at 0.35 of a step" in summary
+    assert "beside copies 1.00 of copies alone" in summary
+
+
+def test_the_gains_of_more_rows_in_a_plan() -> None:
+    profile = {"label": "lone", "activation_bytes": 9_800_000}
+    build = {"max_drafts": 8, "plan_bytes": 362_200_000, "runtime": "tensorrt_rtx 1", "profiles": [profile]}
+    text = report.tensorrt_rows({"recipe": "r.yaml", "layers": 30, "builds": [build]}, {})
+    assert "| 8 | 362.2 | 9.8 |" in text
