@@ -23,7 +23,7 @@ help:
 	@echo "make serve    serve that engine on http://127.0.0.1:8000 (ARGS='--port 9000' passes flags)"
 	@echo "make test     lint, types and the whole test suite"
 	@echo "make verify   the long equality run: all prompts, lookup on against off"
-	@echo "make bench    measure, and rewrite docs/benchmarks.md"
+	@echo "make bench    measure, and rewrite docs/benchmarks.md (ARGS='--only batches' measures a part)"
 	@echo "make clean    remove the environment, build output and engines"
 
 # The environment, in layers, so that the demo does not wait for test tools.
