@@ -14,7 +14,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from trtplugins import sampling_arrays
 
@@ -32,7 +32,7 @@ class SamplingParams(BaseModel):
 
     max_tokens: int | None = Field(default=None, ge=1, description="output tokens; null: up to the context's end")
     temperature: float = Field(default=1.0, ge=0, le=100, allow_inf_nan=False, description="0 is greedy")
-    top_k: int = Field(default=0, ge=0, description="keep the k most likely tokens; 0 keeps all")
+    top_k: int = Field(default=0, ge=0, description="keep the k most likely tokens; 0 keeps all, as does -1")
     top_p: float = Field(default=1.0, gt=0, le=1, description="keep the smallest set of at least this probability")
     min_p: float = Field(default=0.0, ge=0, le=1, description="drop tokens below this share of the most likely one's")
     repetition_penalty: float = Field(
@@ -50,6 +50,12 @@ class SamplingParams(BaseModel):
     ignore_eos: bool = False
     min_tokens: int = Field(default=0, ge=0, description="output tokens before an end or stop token may be chosen")
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS, description="alternatives per token; null: none")
+
+    @field_validator("top_k", mode="before")
+    @classmethod
+    def _all_tokens(cls, top_k: object) -> object:
+        # vLLM's older way to say it, which many of its clients still send.
+        return 0 if type(top_k) is int and top_k == -1 else top_k
 
     @property
     def greedy(self) -> bool:

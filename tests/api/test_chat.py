@@ -93,6 +93,25 @@ def test_both_names_of_the_output_limit(client: openai.OpenAI, field: str) -> No
     assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("user", "length")
 
 
+def test_minus_one_is_no_top_k_as_in_vllm(shared: Served) -> None:
+    assert shared.post("/v1/chat/completions", json={"messages": say("x"), "top_k": -1}).status_code == 200
+    assert shared.engine.requests[-1].params.top_k == 0
+    assert shared.post("/v1/chat/completions", json={"messages": say("x"), "top_k": -2}).status_code == 400
+
+
+def test_null_means_not_given_at_any_depth(shared: Served) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "x", "name": None, "tool_calls": None}],
+        "stream": True,
+        "stream_options": {"include_usage": None},
+        "prediction": None,
+        "metadata": None,
+    }
+    response = shared.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200 and '"usage"' not in response.text
+    assert shared.post("/v1/chat/completions", json={**body, "prediction": {"type": None}}).status_code == 400
+
+
 def test_sampling_fields_reach_the_engine(shared: Served, client: openai.OpenAI) -> None:
     client.chat.completions.create(
         model="scripted",

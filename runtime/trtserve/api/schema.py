@@ -25,10 +25,12 @@ class _Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_fields(cls, given: object) -> object:
-        unknown = next((n for n in given if n not in cls.model_fields), None) if isinstance(given, dict) else None
+        if not isinstance(given, dict):
+            return given
+        unknown = next((name for name in given if name not in cls.model_fields), None)
         if unknown is not None:
             raise ValueError(f"has the unknown field {str(unknown)[:40]!r}; allowed: {', '.join(cls.model_fields)}")
-        return given
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class StreamOptions(_Body):
