@@ -61,10 +61,38 @@ def test_sampling_options_out_of_range_are_one_line(engine: Path, options: list[
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("options", [["--served-model-name", ""], ["--drain-timeout", "nan"]])
+@pytest.mark.parametrize(
+    "options", [["--served-model-name", ""], ["--served-model-name", "a\udcff"], ["--drain-timeout", "nan"]]
+)
 def test_serving_options_that_mean_nothing_are_refused(engine: Path, options: list[object]) -> None:
     code, _, error = run(engine, *options)
     assert code == 2 and str(options[0]) in error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("redirection", "code", "says"),
+    [
+        (">&-", 0, ""),
+        (">/dev/full", 1, "Error: [Errno 28]"),
+        (">&- 2>&- <&-", 0, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(engine: Path, redirection: str, code: int, says: str) -> None:
+    prompt = "-" if "<" in redirection else "hello"
+    line = f"{sys.executable} -m trtserve generate {engine} {prompt} --max-tokens 3 --threads 1 {redirection}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_terminal_of_another_encoding_gets_question_marks(engine: Path) -> None:
+    command = [sys.executable, "-m", "trtserve", "generate", engine, "x", "--max-tokens", "40", "--raw"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    assert done.stdout.decode("latin-1").strip()
 
 
 def test_help_and_version_of_the_group() -> None:

@@ -6,15 +6,20 @@ device or executor cannot run it; 5 the address cannot be listened on; 130 inter
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
 import click
 
 from trtserve.api.version import version
 from trtserve.cli.caching import cache
 from trtserve.cli.calibrating import calibrate
 from trtserve.cli.chatting import chat
+from trtserve.cli.failures import FAILED
 from trtserve.cli.generating import generate
 from trtserve.cli.replaying import replay_command
 from trtserve.cli.serving import serve
+from trtserve.cli.streams import prepare_streams
 
 
 class _DefaultServe(click.Group):
@@ -24,6 +29,17 @@ class _DefaultServe(click.Group):
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
             args = ["serve", *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        prepare_streams()
+        try:
+            return super().invoke(ctx)
+        except OSError as e:
+            # Of files each command speaks for itself; this is standard output on a full disk, say.
+            if e.errno == errno.EPIPE:
+                raise
+            click.echo(f"Error: {e}", err=True)
+            raise click.exceptions.Exit(FAILED) from e
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The group's own options and commands, then those of the default command."""

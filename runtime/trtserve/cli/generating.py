@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,10 +50,10 @@ def generate(
 
     Copied text is coloured by where it was copied from.
     """
-    text = sys.stdin.read() if prompt == "-" else prompt
     if system is not None and chat is False:
         raise click.UsageError("--system needs --chat: a raw prompt has no messages")
     with friendly():
+        text = read_text(Path("-")) if prompt == "-" else prompt
         wanted = read_text(prediction) if prediction else ""
     with friendly(), Engine(*load_engine(engine_dir, overrides_of(values))) as engine:
         if chat is None:

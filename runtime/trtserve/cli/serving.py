@@ -139,8 +139,8 @@ def serve(
         raise click.UsageError("--require-auth needs --auth-tokens-file")
     if auth_tokens_file is not None and not require_auth:
         raise click.UsageError("--auth-tokens-file does nothing without --require-auth; give both or neither")
-    if not all(served_model_name):
-        raise click.UsageError("--served-model-name is empty; no client could ask for that")
+    if not all(name and name.isprintable() for name in served_model_name):
+        raise click.UsageError("--served-model-name must be printable text; no client could ask for anything else")
     if math.isnan(drain_timeout):
         raise click.UsageError("--drain-timeout is nan; allowed: 0 to 86400 seconds")
     if metrics_auth and not require_auth:
