@@ -30,14 +30,36 @@ ScopeText::ScopeText(const Share& share, const Keys& keys)
     const bool has_short = keys.main() + 1 < keys.count();
     short_sets_ = has_short && sets > 1 ? std::max<std::size_t>(sets / 8, 1) : 0;
     sets_ = sets - short_sets_;
+    for (int key = 0; key < keys.count(); ++key) lengths_[static_cast<std::size_t>(key)] = static_cast<Place>(keys.length(key));
 }
+
+namespace {
+
+// Copies tokens up to the first with a mark. Returns how many. A block at a time, so that the compiler can do it in SIMD.
+std::size_t unmarked(const std::uint32_t* tokens, std::size_t count, Token* out) noexcept {
+    constexpr std::size_t kBlock = 16;
+    std::size_t done = 0;
+    for (; done + kBlock <= count; done += kBlock) {
+        std::uint32_t any = 0;
+        for (std::size_t i = 0; i < kBlock; ++i) any |= tokens[done + i];
+        if (any & ScopeText::kStart) break;
+        for (std::size_t i = 0; i < kBlock; ++i) out[done + i] = static_cast<Token>(tokens[done + i]);
+    }
+    while (done < count && !(tokens[done] & ScopeText::kStart)) {
+        out[done] = static_cast<Token>(tokens[done]);
+        ++done;
+    }
+    return done;
+}
+
+}  // namespace
 
 ScopeText::Set ScopeText::set_of(int key, std::uint64_t state) const noexcept {
     const std::uint64_t mixed = mix(state);
     const std::uint64_t high = mixed >> 32;
     const bool is_short = key > keys_->main() && short_sets_ > 0;
     const std::size_t set = is_short ? (high * short_sets_) >> 32 : short_sets_ + ((high * sets_) >> 32);
-    return {set * ways_, static_cast<std::uint64_t>(key) << 10 | (mixed & 0x3ff)};
+    return {set * ways_, static_cast<std::uint64_t>(key) << 10 | (mixed & 0x3f) << 4};
 }
 
 // A document's keys in order, with their sets fetched some tokens before they are needed: each lies in another part of
@@ -65,7 +87,7 @@ class ScopeText::Walk {
             state = next_ == length ? keys.hash(key).of(tokens_, length)
                                     : keys.hash(key).roll(state, *(before - length), *before);
             Set& set = ahead_[next_ % kAhead][static_cast<std::size_t>(key)] = text_.set_of(key, state);
-            text_.prefetch(set);
+            if (key >= keys.main()) text_.prefetch(set);  // a longer key is seldom entered
         }
     }
 
@@ -87,48 +109,44 @@ void ScopeText::write(Token token, bool starts) noexcept {
     if (++cursor_ == ring_.size()) cursor_ = 0;
 }
 
-// Whether the entry's key is the one that ends at `tail_end`: all of it still stands before its place, in one stretch.
-bool ScopeText::follows(Slot slot, const Token* tail_end) const noexcept {
-    const int length = keys_->length(key_of(slot));
-    const Place place = place_of(slot);
-    if (place < oldest() + static_cast<Place>(length)) return false;
-    for (int back = 1; back <= length; ++back) {
-        std::uint32_t token = at(place - static_cast<Place>(back));
-        if (back == length) token &= ~kStart;  // the key's first token may start the stretch
-        if (token != static_cast<std::uint32_t>(tail_end[-back])) return false;
-    }
-    return true;
-}
-
-// Tokens before `place` that equal the tail's last, of which `from` are known to.
-int ScopeText::match(Place place, const Token* tail_end, std::size_t available, int from, int most) const noexcept {
+// Tokens before `place` that equal the tail's last, in one stretch, the first token of which may be the last of them.
+int ScopeText::match(Place place, const Token* tail_end, std::size_t available, int most) const noexcept {
+    const Place begin = oldest();
+    if (place <= begin || place > written_.load(std::memory_order_relaxed)) return 0;
     const auto limit = static_cast<int>(
-        std::min({available, static_cast<std::size_t>(most), static_cast<std::size_t>(place - oldest())}));
-    int match = from;
-    while (match < limit && !(at(place - static_cast<Place>(match)) & kStart)) {
-        const std::uint32_t token = at(place - static_cast<Place>(match) - 1) & ~kStart;
-        if (token != static_cast<std::uint32_t>(tail_end[-1 - match])) break;
+        std::min({available, static_cast<std::size_t>(most), static_cast<std::size_t>(place - begin)}));
+    std::size_t index = index_of(place);
+    int match = 0;
+    while (match < limit) {
+        index = (index == 0 ? ring_.size() : index) - 1;
+        const std::uint32_t token = ring_[index];
+        if ((token & ~kStart) != static_cast<std::uint32_t>(tail_end[-1 - match])) break;
         ++match;
+        if (token & kStart) break;
     }
     return match;
 }
 
 // How many of the tokens stand from `place` on, within its stretch.
 std::size_t ScopeText::run(Place place, const Token* tokens, std::size_t count) const noexcept {
-    const Place end = written_.load(std::memory_order_relaxed);
-    std::size_t got = 0;
-    while (got < count && place + got < end && at(place + got) == static_cast<std::uint32_t>(tokens[got])) ++got;
+    count = std::min(count, static_cast<std::size_t>(written_.load(std::memory_order_relaxed) - place));
+    std::size_t index = index_of(place), got = 0;
+    while (got < count && ring_[index] == static_cast<std::uint32_t>(tokens[got])) {
+        ++got;
+        if (++index == ring_.size()) index = 0;
+    }
     return got;
 }
 
 // The latest place after the key that ends at `tokens` from which all `count` of them stand; 0 when there is none.
 ScopeText::Place ScopeText::repeat(const Set& set, const Token* tokens, std::size_t count) const noexcept {
+    const std::uint64_t wanted = set.tag | hash_of(static_cast<std::uint32_t>(tokens[0]));
     Place latest = 0;
     for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
         const Slot entry = slots_[slot];
         const Place place = place_of(entry);
-        if (entry == 0 || (entry & kTag) != set.tag || place < latest || !follows(entry, tokens)) continue;
-        if (run(place, tokens, count) == count) latest = place;
+        if ((entry & (kTag | kNext)) != wanted || place <= latest || !holds(place)) continue;
+        if (run(place, tokens, count) == count && follows(entry, tokens)) latest = place;
     }
     return latest;
 }
@@ -142,31 +160,37 @@ std::size_t ScopeText::least(const Set& set) const noexcept {
     std::uint64_t worth = ~std::uint64_t{0};
     for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
         const Slot entry = slots_[slot];
-        std::uint64_t value = by_count ? seen_of(entry) << 60 | entry >> 4 : entry;
-        if (place_of(entry) < begin + static_cast<Place>(keys_->length(key_of(entry)))) value = 0;
-        if (value < worth) {
-            worth = value;
-            least = slot;
-        }
+        const bool dead = place_of(entry) < begin + lengths_[static_cast<std::size_t>(key_of(entry))];
+        const std::uint64_t value = dead ? 0 : by_count ? seen_of(entry) << 60 | entry >> 4 : entry;
+        const bool less = value < worth;  // no branches: which it is cannot be foretold
+        worth = less ? value : worth;
+        least = less ? slot : least;
     }
     return least;
 }
 
-// The key that ends at `tail_end` was followed by the token at `place`, `seen` times more. Returns whether another token
-// is known to follow it too.
+// The key that ends at `tail_end` was followed by the token at `place`, `seen` times more. Returns, for a key of the key
+// length, whether it has been followed before: by another token, or by this one.
 bool ScopeText::enter(const Set& set, const Token* tail_end, Place place, std::uint64_t seen) noexcept {
     const std::uint32_t token = at(place) & ~kStart;
+    const std::uint64_t wanted = set.tag | hash_of(token);
     bool others = false;
     for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
         const Slot entry = slots_[slot];
-        if (entry == 0 || (entry & kTag) != set.tag || !follows(entry, tail_end)) continue;
-        if ((at(place_of(entry)) & ~kStart) == token) {
-            put(slot, slot_of(std::max(place, place_of(entry)), std::min(seen_of(entry) + seen, kMostSeen), set.tag));
-            return true;
-        }
-        others = true;
+        const Place other = place_of(entry);
+        const std::uint64_t differs = entry ^ wanted;
+        others |= (differs & kTag) == 0;
+        if ((differs & (kTag | kNext)) != 0 || !holds(other) || (at(other) & ~kStart) != token || !follows(entry, tail_end))
+            continue;
+        put(slot, slot_of(std::max(place, other), std::min(seen_of(entry) + seen, kMostSeen), set.tag, token));
+        return true;
     }
-    put(least(set), slot_of(place, 1, set.tag));
+    if (others && static_cast<int>(set.tag >> 10) == keys_->main()) {
+        others = false;
+        for (std::size_t slot = set.first; slot < set.first + ways_ && !others; ++slot)
+            others = (slots_[slot] & kTag) == set.tag && follows(slots_[slot], tail_end);
+    }
+    put(least(set), slot_of(place, 1, set.tag, token));
     return others;
 }
 
@@ -218,34 +242,43 @@ int ScopeText::ways(const Token* tail_end, std::size_t available, int most_match
         set = set_of(key, keys_->hash(key).of(tail_end - length, static_cast<std::size_t>(length)));
         prefetch(set);
     }
-    std::array<Way, kMostWays> found;
-    std::array<std::array<int, Keys::kMost>, kMostWays> seen;
-    std::array<int, Keys::kMost> total{};
-    int size = 0, longest = 0;
+    // Which entries may be of the tail's keys is seen before any text is read, so that the text is fetched all at once.
+    std::array<Slot, kMostWays> entries;
+    int count = 0;
     for (int key = first_key; key < keys_->count(); ++key) {
         const Set& set = sets[static_cast<std::size_t>(key)];
         for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
             const Slot entry = slots_[slot];
-            if (entry == 0 || (entry & kTag) != set.tag || !follows(entry, tail_end)) continue;
-            const Place place = place_of(entry);
-            const auto token = static_cast<Token>(at(place) & ~kStart);
-            const int length = match(place, tail_end, available, keys_->length(key), most_match);
-            int i = 0;
-            while (i < size && found[static_cast<std::size_t>(i)].token != token) ++i;
-            if (i == kMostWays) continue;
-            Way& way = found[static_cast<std::size_t>(i)];
-            if (i == size) {
-                ++size;
-                way = {place, token, length, 0, 0, false};
-                seen[static_cast<std::size_t>(i)] = {};
-            } else if (length > way.match || (length == way.match && place > way.place)) {
-                way.place = place;
-                way.match = length;
-            }
-            seen[static_cast<std::size_t>(i)][static_cast<std::size_t>(key)] += static_cast<int>(seen_of(entry));
-            total[static_cast<std::size_t>(key)] += static_cast<int>(seen_of(entry));
-            longest = std::max(longest, length);
+            if ((entry & kTag) != set.tag || !holds(place_of(entry))) continue;
+            entries[static_cast<std::size_t>(count++)] = entry;
+            __builtin_prefetch(&ring_[index_of(place_of(entry))]);
         }
+    }
+    std::array<Way, kMostWays> found;
+    std::array<std::array<int, Keys::kMost>, kMostWays> seen;
+    std::array<int, Keys::kMost> total{};
+    int size = 0, longest = 0;
+    for (int n = 0; n < count; ++n) {
+        const Slot entry = entries[static_cast<std::size_t>(n)];
+        const Place place = place_of(entry);
+        const int key = key_of(entry), times = static_cast<int>(seen_of(entry));
+        const int length = match(place, tail_end, available, most_match);
+        if (length < keys_->length(key)) continue;
+        const auto token = static_cast<Token>(at(place) & ~kStart);
+        int i = 0;
+        while (i < size && found[static_cast<std::size_t>(i)].token != token) ++i;
+        Way& way = found[static_cast<std::size_t>(i)];
+        if (i == size) {
+            ++size;
+            way = {place, token, length, 0, 0, false};
+            seen[static_cast<std::size_t>(i)] = {};
+        } else if (length > way.match || (length == way.match && place > way.place)) {
+            way.place = place;
+            way.match = length;
+        }
+        seen[static_cast<std::size_t>(i)][static_cast<std::size_t>(key)] += times;
+        total[static_cast<std::size_t>(key)] += times;
+        longest = std::max(longest, length);
     }
     for (int i = 0; i < size; ++i) {
         const auto& counts = seen[static_cast<std::size_t>(i)];
@@ -267,13 +300,13 @@ int ScopeText::ways(const Token* tail_end, std::size_t available, int most_match
 
 int ScopeText::read(std::uint64_t place, int limit, Token* out) const noexcept {
     const Place end = written_.load(std::memory_order_relaxed);
-    int count = 0;
-    for (; count < limit && place < end; ++place) {
-        const std::uint32_t token = at(place);
-        if (token & kStart) break;
-        out[count++] = static_cast<Token>(token);
-    }
-    return count;
+    if (place < oldest() || place >= end) return 0;
+    const std::size_t first = index_of(place);
+    const std::size_t most = std::min<std::size_t>(static_cast<std::size_t>(limit), static_cast<std::size_t>(end - place));
+    const std::size_t straight = std::min(most, ring_.size() - first);
+    std::size_t count = unmarked(&ring_[first], straight, out);
+    if (count == straight) count += unmarked(&ring_[0], most - straight, out + straight);
+    return static_cast<int>(count);
 }
 
 // A place's text never changes, so it does not matter when each token is read, as long as it is before the ring comes
@@ -336,7 +369,7 @@ void ScopeText::restore(const std::uint32_t* tokens, std::size_t count, const st
                 Entry& entry = ahead[entries++ % kAhead];
                 put_fetched(entry);
                 entry.set = set_of(key, state);
-                entry.value = slot_of(written_.load(std::memory_order_relaxed), times, entry.set.tag);
+                entry.value = slot_of(written_.load(std::memory_order_relaxed), times, entry.set.tag, tokens[i] & ~kStart);
                 prefetch(entry.set);
             }
             state = run < length ? keys_->hash(key).extend(state, token_at(i))

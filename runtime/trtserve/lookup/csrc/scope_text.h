@@ -93,7 +93,7 @@ struct Way {
 class ScopeText {
   public:
     static constexpr int kKnownRun = 32;  // tokens in a row, or all to the document's end, that are not stored again
-    static constexpr int kMostWays = 16;
+    static constexpr int kMostWays = 8 * Keys::kMost;  // all entries of a tail's keys
 
     ScopeText(const Share& share, const Keys& keys);
 
@@ -121,11 +121,12 @@ class ScopeText {
     static constexpr std::uint32_t kStart = 0x80000000u;
 
   private:
-    // From the top: 48 bits of place, 4 of how often, 2 of which key, 10 of its hash. 0 is empty: no key ends before
-    // place 1.
+    // From the top: 48 bits of place, 4 of how often, 2 of which key, 6 of its hash, 4 of the next token's. 0 is empty: no
+    // key ends before place 1.
     using Slot = std::uint64_t;
     using Place = std::uint64_t;
-    static constexpr std::uint64_t kTag = 0xfff;  // which key and its hash
+    static constexpr std::uint64_t kTag = 0xff0;   // which key and its hash
+    static constexpr std::uint64_t kNext = 0x00f;  // the next token's hash
     static constexpr std::uint64_t kMostSeen = 15;
 
     // Where a key's entries are, and what they have in common.
@@ -135,7 +136,10 @@ class ScopeText {
     };
     class Walk;
 
-    static Slot slot_of(Place place, std::uint64_t seen, std::uint64_t tag) noexcept { return place << 16 | seen << 12 | tag; }
+    static Slot slot_of(Place place, std::uint64_t seen, std::uint64_t tag, std::uint32_t next) noexcept {
+        return place << 16 | seen << 12 | tag | hash_of(next);
+    }
+    static std::uint64_t hash_of(std::uint32_t token) noexcept { return token * 0x9e3779b1u >> 28; }
     static Place place_of(Slot slot) noexcept { return slot >> 16; }
     static std::uint64_t seen_of(Slot slot) noexcept { return slot >> 12 & 15; }
     static int key_of(Slot slot) noexcept { return static_cast<int>(slot >> 10 & 3); }
@@ -144,9 +148,17 @@ class ScopeText {
     void prefetch(const Set& set) const noexcept { __builtin_prefetch(&slots_[set.first], 1); }
     Place oldest() const noexcept { return first_in_ring(written_.load(std::memory_order_relaxed)); }
     Place first_in_ring(Place end) const noexcept { return end > ring_.size() ? end - ring_.size() : 0; }
-    std::uint32_t at(Place place) const noexcept { return ring_[static_cast<std::size_t>(place % ring_.size())]; }
-    bool follows(Slot slot, const Token* tail_end) const noexcept;
-    int match(Place place, const Token* tail_end, std::size_t available, int from, int most) const noexcept;
+    std::size_t index_of(Place place) const noexcept {  // of a place in the ring or at its end
+        const auto age = static_cast<std::size_t>(written_.load(std::memory_order_relaxed) - place);
+        return cursor_ >= age ? cursor_ - age : cursor_ + ring_.size() - age;
+    }
+    std::uint32_t at(Place place) const noexcept { return ring_[index_of(place)]; }
+    bool holds(Place place) const noexcept { return place >= oldest() && place < written_.load(std::memory_order_relaxed); }
+    int match(Place place, const Token* tail_end, std::size_t available, int most) const noexcept;
+    bool follows(Slot slot, const Token* tail_end) const noexcept {
+        const int length = keys_->length(key_of(slot));
+        return match(place_of(slot), tail_end, static_cast<std::size_t>(length), length) == length;
+    }
     std::size_t run(Place place, const Token* tokens, std::size_t count) const noexcept;
     Place repeat(const Set& set, const Token* tokens, std::size_t count) const noexcept;
     bool enter(const Set& set, const Token* tail_end, Place place, std::uint64_t seen) noexcept;
@@ -157,6 +169,7 @@ class ScopeText {
     void write(Token token, bool starts) noexcept;
 
     const Keys* keys_;
+    std::array<Place, Keys::kMost> lengths_{};
     std::size_t ways_;                  // slots of a set
     std::size_t short_sets_, sets_;     // the table begins with the sets of short keys
     FixedArray<Slot> slots_;
