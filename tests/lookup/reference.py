@@ -184,6 +184,7 @@ class ScopeText:
         sets = self.slots // self.ways_of_set
         self.short_sets = max(sets // 8, 1) if self.shorter and sets > 1 else 0
         self.other_sets = sets - self.short_sets
+        self.fresh = min(self.ring, self.other_sets * self.ways_of_set) // 2
 
     @property
     def oldest(self) -> int:
@@ -242,6 +243,8 @@ class ScopeText:
             rest = document[i:]
             key = tuple(document[i - k : i])
             repeats = [e.place for e in self.entries(key) if self.goes_on(e.place, rest) >= min(known_run, len(rest))]
+            if self.fault != "old text not written again":
+                repeats = [place for place in repeats if place > len(self.text) - self.fresh]
             if repeats and self.fault != "known text stored again":
                 place = max(repeats)
                 length = self.goes_on(place, rest)
@@ -377,6 +380,7 @@ SHARED_FAULTS = (
     "skips one later",
     "skips one earlier",
     "known text stored again",
+    "old text not written again",
     "documents run together",
     "drops the newest",
     "scopes ignored",

@@ -71,7 +71,8 @@ class SharedCache:
     ``insert`` walks a document. Where all of the next 32 tokens, or all that are left, stand after an earlier
     occurrence of the ``key_length`` tokens before them, nothing is stored as long as that repeat goes on. What is
     between repeats is a stretch: it is written to the ring after the key before it. So a re-sent conversation costs its
-    new turn and one key. A copy never runs past the stretch it lies in, hence never past its document. The ring
+    new turn and one key. A place older than half of the ring, or of the table's entries, counts as none there: text
+    that is in use is written again in time. A copy never runs past the stretch it lies in, hence never past its document. The ring
     overwrites its oldest tokens, and each entry is checked against the ring's tokens before it is used.
 
     One scope more than allowed drops the least recently used scope whole (inserting and proposing both are uses).

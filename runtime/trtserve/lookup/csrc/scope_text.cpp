@@ -30,6 +30,7 @@ ScopeText::ScopeText(const Share& share, const Keys& keys)
     const bool has_short = keys.main() + 1 < keys.count();
     short_sets_ = has_short && sets > 1 ? std::max<std::size_t>(sets / 8, 1) : 0;
     sets_ = sets - short_sets_;
+    fresh_ = std::min<std::size_t>(ring_.size(), sets_ * ways_) / 2;
     for (int key = 0; key < keys.count(); ++key) lengths_[static_cast<std::size_t>(key)] = static_cast<Place>(keys.length(key));
 }
 
@@ -138,17 +139,20 @@ std::size_t ScopeText::run(Place place, const Token* tokens, std::size_t count) 
     return got;
 }
 
-// The latest place after the key that ends at `tokens` from which all `count` of them stand; 0 when there is none.
+// The latest place after the key that ends at `tokens` from which all `count` of them stand; 0 when there is none that is
+// fresh enough.
 ScopeText::Place ScopeText::repeat(const Set& set, const Token* tokens, std::size_t count) const noexcept {
     const std::uint64_t wanted = set.tag | hash_of(static_cast<std::uint32_t>(tokens[0]));
-    Place latest = 0;
+    const Place end = written_.load(std::memory_order_relaxed);
+    Place latest = end > fresh_ ? end - fresh_ : 0;  // a place before it is worth being written again
+    const Place none = latest;
     for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
         const Slot entry = slots_[slot];
         const Place place = place_of(entry);
         if ((entry & (kTag | kNext)) != wanted || place <= latest || !holds(place)) continue;
         if (run(place, tokens, count) == count && follows(entry, tokens)) latest = place;
     }
-    return latest;
+    return latest == none ? 0 : latest;
 }
 
 // The slot whose entry is worth least: an empty one or one of overwritten text; else of short keys the rarest, the oldest
@@ -196,7 +200,8 @@ bool ScopeText::enter(const Set& set, const Token* tail_end, Place place, std::u
 
 // Walks the document once. A repeat is found where all of the next kKnownRun tokens, or all that are left, stand after an
 // earlier occurrence of the key before them: then nothing is stored as long as it goes on, and only entries that were
-// lost are made again. What is between repeats is a stretch of its own, stored with the key before it.
+// lost are made again. A place that will be overwritten before long does not count, so that text in use stays. What is
+// between repeats is a stretch of its own, stored with the key before it.
 std::size_t ScopeText::insert(const Token* tokens, std::size_t count) noexcept {
     const int main = keys_->main();
     const auto n = static_cast<std::size_t>(keys_->key_length());

@@ -172,6 +172,7 @@ class ScopeText {
     std::array<Place, Keys::kMost> lengths_{};
     std::size_t ways_;                  // slots of a set
     std::size_t short_sets_, sets_;     // the table begins with the sets of short keys
+    std::size_t fresh_;                 // tokens after which text that comes again is written again
     FixedArray<Slot> slots_;
     FixedArray<std::uint32_t> ring_;
     // One thread writes. Another may save() meanwhile: it reads ring and slots with relaxed atomics, as they are written,
