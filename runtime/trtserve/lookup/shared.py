@@ -72,8 +72,8 @@ class SharedCache:
     occurrence of the ``key_length`` tokens before them, nothing is stored as long as that repeat goes on. What is
     between repeats is a stretch: it is written to the ring after the key before it. So a re-sent conversation costs its
     new turn and one key. A place older than half of the ring, or of the table's entries, counts as none there: text
-    that is in use is written again in time. A copy never runs past the stretch it lies in, hence never past its document. The ring
-    overwrites its oldest tokens, and each entry is checked against the ring's tokens before it is used.
+    that is in use is written again in time. A copy never runs past the stretch it lies in, hence never past its
+    document. The ring overwrites its oldest tokens, and each entry is checked against the ring's tokens before use.
 
     One scope more than allowed drops the least recently used scope whole (inserting and proposing both are uses).
     Apart from that no call on one scope reads or changes another. Proposals depend on the order and arguments of calls
