@@ -171,6 +171,7 @@ class Families:
         self.values: dict[tuple[str, str], float] = {}
         self.alive = 0
         self.threads: set[int] = set()
+        self.made: list[str] = []
 
     def noted(self, kind: str) -> None:
         """A metric of this kind was written."""
@@ -193,6 +194,7 @@ class Metric:
     def __init__(self, family: Family, labels: str) -> None:
         self._all, self._kind, self._key = family.all, family.kind, (family.name, labels)
         self._all.alive += 1
+        self._all.made.append(family.name)
 
     def __del__(self) -> None:
         self._all.alive -= 1
@@ -284,7 +286,30 @@ def test_gaps_between_tokens_are_the_series_of_a_histogram(loaded: Loaded, monke
     metrics.close()
     assert families.values[f"{name}_sum", ""] == 1.25
     buckets = {labels: value for (series, labels), value in families.values.items() if series == f"{name}_bucket"}
-    assert (buckets["0.2"], buckets["0.3"], buckets["+Inf"], len(buckets)) == (0, 5, 5, 18)
+    assert (buckets.get("0.2", 0), buckets["0.3"], buckets["+Inf"]) == (0, 5, 5)
+    assert families.made.count(f"{name}_bucket") == 18
+
+
+def test_an_idle_engine_sends_nothing(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtserve.triton.metrics.PERIOD", 0.01)
+
+    class Counted(Families):
+        written = 0
+
+        def noted(self, kind: str) -> None:
+            self.written += 1
+
+    families, copies = Counted(), []
+    metrics = TritonMetrics(families, loaded.engine, "m", "m_0_0")  # type: ignore[arg-type]
+    collect = metrics._collector.collect
+    metrics._collector.collect = lambda: copies.append(families.written) or collect()  # type: ignore[method-assign, func-returns-value]
+    deadline = time.monotonic() + 30
+    while len(copies) < 6:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    metrics.close()
+    # The first copies show everything once.
+    assert families.values and len(set(copies[2:6])) == 1
 
 
 def test_observations_do_not_pile_up_once_metrics_failed(

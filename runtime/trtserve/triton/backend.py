@@ -6,13 +6,12 @@ import gc
 import json
 import logging
 import os
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
+from trtserve.triton import guard
 from trtserve.triton.interface import ENGINE_NAME, INPUTS, OUTPUTS
 from trtserve.triton.placement import Placement
 
@@ -62,7 +61,7 @@ class TritonPythonModel:
     _metrics: TritonMetrics | None = None
 
     def initialize(self, args: dict[str, str]) -> None:
-        threading.Thread(target=_leave_with, args=(os.getppid(),), name="trtserve-parent", daemon=True).start()
+        guard.end_with(os.getppid())
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
         placement = Placement.of(parameters, args["model_instance_name"])
@@ -122,13 +121,6 @@ class TritonPythonModel:
         self._serving = self._metrics = self._loaded = None
         # Metrics and senders that only a cycle keeps alive would be freed after Triton has gone: a crash on exit.
         gc.collect()
-
-
-def _leave_with(server: int) -> None:
-    """End this process when the server's is gone: one that was killed leaves its models running, with their memory."""
-    while os.getppid() == server:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _tensors(request: Any) -> dict[str, Any]:

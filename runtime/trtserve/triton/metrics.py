@@ -99,7 +99,7 @@ class TritonMetrics:
         self._waiting = _Waiting()
         self._known: dict[str, Any] = {}
         self._engine_metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Metric] = {}
-        self._counted: dict[Metric, float] = {}
+        self._shown: dict[Metric, float] = {}
         self._kept: list[Histogram] = []
         self._latencies = RequestLatencies(self._histogram)
         info = {"version": version(), "target": engine.manifest.target}
@@ -117,7 +117,7 @@ class TritonMetrics:
         self._waiting.put(None)
         self._thread.join()
         self._engine_metrics.clear()
-        self._counted.clear()
+        self._shown.clear()
         del self._info, self._latencies, self._waiting
         gc.collect()
         self._known.clear()
@@ -160,7 +160,7 @@ class TritonMetrics:
             self._waiting.drop()
 
     def _copy(self) -> None:
-        """Counters by what they grew, everything else as it is."""
+        """Counters by what they grew, everything else as it is. What did not change costs no message."""
         for family in chain(self._collector.collect(), *(histogram.collect() for histogram in self._kept)):
             counter = family.type == "counter"
             kind = self._families.COUNTER if counter else self._families.GAUGE
@@ -168,13 +168,13 @@ class TritonMetrics:
                 if sample.name.endswith("_created"):
                     continue
                 metric = self._metric(sample.name, sample.labels, family.documentation, kind)
-                if counter:
-                    grown = sample.value - self._counted.get(metric, 0.0)
-                    if grown > 0:
-                        metric.increment(grown)
-                    self._counted[metric] = sample.value
-                else:
-                    metric.set(sample.value)
+                shown = self._shown.get(metric, 0.0)
+                if sample.value != shown:
+                    if counter:
+                        metric.increment(max(sample.value - shown, 0.0))
+                    else:
+                        metric.set(sample.value)
+                    self._shown[metric] = sample.value
 
     def _metric(self, name: str, labels: Mapping[str, str], description: str, kind: Any) -> Metric:
         key = (name, tuple(sorted(labels.items())))
