@@ -1,7 +1,9 @@
-"""What more verify rows cost a TensorRT engine: plan and activation bytes for max_drafts of 1, 4, 8 and 16.
+"""What a TensorRT engine takes: plan, activations, build time and memory; as shipped, and for more verify rows.
 
-Builds the recipe once for each value, with ``batch_max_drafts`` following it, so that the lone and the copy tier
-widen and the others stay. Needs no GPU: plans are built ahead of time, and the bytes are from the build log.
+Builds the recipe as it is in float16 and bfloat16; then for ``max_drafts`` of 1, 4, 8 and 16 with ``batch_max_drafts``
+following it, so that the lone and the copy tier widen and the others stay; then its greedy profiles and those with
+logits apart, the two plans that one plan with both is chosen over. Each build has a process of its own, so that its
+peak memory is its own. Needs no GPU: plans are built ahead of time, and the bytes are from the build log.
 
     python -m benchmarks.tensorrt_rows [--layers N] [--out benchmarks/results/tensorrt_rows]
 """
@@ -10,21 +12,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trtbuild import builder
-from trtbuild.progress import TerminalProgress
+from trtbuild.network.decoder import NetworkShape
+from trtbuild.network.plan import build_plan, load_runtime
+from trtbuild.progress import Progress, TerminalProgress
 from trtbuild.recipe import load_recipe
 from trtbuild.targets.base import BuildInput
-from trtbuild.targets.tensorrt import TARGET
+from trtbuild.targets.tensorrt import TARGET, TensorRTOptions, read_weights
 from trtserve.executor import tensorrt_io as io
+from trtserve.settings import plan_tiers
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_DRAFTS = (1, 4, 8, 16)
+DTYPES = ("float16", "bfloat16")
 
 
 class FirstLayers:
@@ -42,41 +50,80 @@ class FirstLayers:
         return self._checkpoint.save_tokenizer(directory)
 
 
-def build(recipe: Path, drafts: int, layers: int | None) -> dict[str, Any]:
-    """One build's figures."""
-    lookup = "speculative.prompt_lookup"
-    overrides = [f"{lookup}.max_drafts={drafts}", f"{lookup}.batch_max_drafts={drafts}"]
+def inputs_of(recipe: Path, overrides: list[str], layers: int | None) -> BuildInput:
     prepared = builder.prepare(load_recipe(recipe, overrides))
     config, checkpoint = prepared.config, prepared.checkpoint
     if layers is not None:
         windows = config.sliding_windows[:layers]
         config = config.model_copy(update={"num_layers": layers, "sliding_windows": windows})
         checkpoint = FirstLayers(checkpoint, layers)  # type: ignore[assignment]
-    begin = time.monotonic()
+    return BuildInput(prepared.recipe, config, checkpoint)
+
+
+def build(recipe: Path, overrides: list[str], layers: int | None) -> dict[str, Any]:
+    """One build's figures."""
+    begin, processor = time.monotonic(), time.process_time()
+    inputs = inputs_of(recipe, overrides, layers)
     with tempfile.TemporaryDirectory() as directory:
-        inputs = BuildInput(prepared.recipe, config, checkpoint)
         output = TARGET.build(inputs, Path(directory), TerminalProgress())
         info = io.PlanInfo.model_validate(output.target_info)
         plan_bytes = (Path(directory) / info.plan).stat().st_size
+    lookup = inputs.recipe.speculative.prompt_lookup
     return {
-        "max_drafts": drafts,
+        "max_drafts": lookup.max_drafts if lookup else 0,
+        "batch_max_drafts": lookup.batch_max_drafts if lookup else 0,
+        "dtype": inputs.config.dtype,
         "plan_bytes": plan_bytes,
+        "weights_bytes": TARGET.footprint(inputs.recipe, inputs.config).weights(),
         "seconds": round(time.monotonic() - begin, 1),
+        "processor_seconds": round(time.process_time() - processor, 1),
+        "peak_rss_bytes": info.peak_rss_bytes,
         "runtime": f"{info.runtime} {info.runtime_version}",
         "fold_groups": info.fold_groups,
+        "choices": {name: choice.model_dump(mode="json") for name, choice in info.choices.items()},
         "profiles": [
             {
                 "label": p.label,
                 "batch": p.batch,
                 "rows": p.rows,
+                "logits": p.logits,
                 "activation_bytes": logged,
                 "predicted_bytes": predicted,
+                "difference_bytes": difference,
             }
-            for p, logged, predicted in zip(
-                info.profiles, info.activation_bytes, info.predicted_activation_bytes, strict=True
+            for p, logged, predicted, difference in zip(
+                info.profiles,
+                info.activation_bytes,
+                info.predicted_activation_bytes,
+                info.activation_difference,
+                strict=True,
             )
         ],
     }
+
+
+def build_apart(recipe: Path, logits: bool, layers: int | None) -> dict[str, Any]:
+    """The bytes of a plan of the profiles with logits alone, or of the others alone."""
+    inputs = inputs_of(recipe, [], layers)
+    options = inputs.recipe.options(TensorRTOptions)
+    tiers = plan_tiers(inputs.recipe.limits, inputs.recipe.speculative)
+    profiles = [p for p in io.profiles_for(tiers) if p.logits == logits]
+    fold = TARGET.choices(inputs.recipe, inputs.config)["groups"].chosen == "folded"
+    plan = build_plan(
+        load_runtime(options.runtime),
+        inputs.config,
+        read_weights(inputs, Progress())[0],
+        NetworkShape(io.cache_positions(inputs.recipe.limits, tiers), fold),
+        profiles,
+        compute_capability=options.compute_capability,
+    )
+    return {"profiles": [p.label for p in profiles], "plan_bytes": plan.data.nbytes}
+
+
+def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """``function(*arguments)`` in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
@@ -119,12 +166,23 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=None, help="build only the model's first layers")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "tensorrt_rows")
     options = parser.parse_args()
-    builds = []
-    for drafts in MAX_DRAFTS:
-        builds.append(build(options.recipe, drafts, options.layers))
-        print(f"max_drafts {drafts}: plan {builds[-1]['plan_bytes']:,} bytes", file=sys.stderr)
-    layers = options.layers or builder.prepare(load_recipe(options.recipe)).config.num_layers
-    result = {"recipe": options.recipe.name, "layers": layers, "builds": builds}
+    recipe, layers = options.recipe, options.layers
+    lookup = "speculative.prompt_lookup"
+
+    def built(overrides: list[str]) -> dict[str, Any]:
+        figures = alone(build, recipe, overrides, layers)
+        print(f"{' '.join(overrides)}: plan {figures['plan_bytes']:,} bytes", file=sys.stderr)
+        return figures
+
+    result = {
+        "recipe": recipe.name,
+        "layers": layers or builder.prepare(load_recipe(recipe)).config.num_layers,
+        "as_shipped": {dtype: built([f"model.dtype={dtype}"]) for dtype in DTYPES},
+        "builds": [built([f"{lookup}.max_drafts={n}", f"{lookup}.batch_max_drafts={n}"]) for n in MAX_DRAFTS],
+        "apart": {
+            name: alone(build_apart, recipe, logits, layers) for name, logits in (("greedy", False), ("logits", True))
+        },
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     plot(result, options.out.with_suffix(".svg"))
