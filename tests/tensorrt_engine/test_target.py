@@ -25,6 +25,7 @@ from trtbuild.network.plan import build_plan, load_runtime
 from trtbuild.network.trt_types import INetworkDefinition
 from trtbuild.progress import Advance, Progress
 from trtbuild.recipe import Recipe, recipe_class
+from trtbuild.targets import tensorrt
 from trtbuild.targets.base import BuildInput, BuildOutput
 from trtbuild.targets.tensorrt import PLAN_NAME, TARGET, read_weights
 from trtserve.engine_dir import TokenizerRecord
@@ -67,6 +68,7 @@ class Recorder(Progress):
     def __init__(self) -> None:
         self.bars: dict[str, list[int]] = {}
         self.notes: list[str] = []
+        self.warnings: list[str] = []
 
     @contextmanager
     def bar(self, label: str, length: int) -> Iterator[Advance]:
@@ -76,6 +78,9 @@ class Recorder(Progress):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 def recipe_of(dtype: str = "float16", target: dict[str, Any] | None = None, **speculative: Any) -> Recipe:
@@ -259,6 +264,19 @@ def test_a_build_that_ran_out_of_memory_says_so(trt: Any, tmp_path: Path, monkey
     monkeypatch.setattr(build_log.BuildLog, "take", out_of_memory)
     with pytest.raises(BuildError, match=r"this machine's memory was not enough for the build; .*bad_alloc"):
         build(tmp_path, recipe_of())
+
+
+def test_a_machine_with_little_memory_is_warned_before_the_build(
+    trt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorrt, "available_memory", lambda: 50 << 20)
+    monkeypatch.setattr(tensorrt, "read_weights", lambda inputs, progress: (_ for _ in ()).throw(BuildError("enough")))
+    progress = Recorder()
+    checkpoint = MemoryCheckpoint(config_of("qwen3"))
+    with pytest.raises(BuildError, match="enough"):
+        TARGET.build(BuildInput(recipe_of(), checkpoint.config("float16"), checkpoint), tmp_path, progress)
+    (warning,) = progress.warnings
+    assert "takes at least 1.0 GiB of this machine's memory, of which 50.0 MiB is free" in warning
 
 
 def test_a_library_that_makes_no_builder_fails_the_build(trt: Any) -> None:

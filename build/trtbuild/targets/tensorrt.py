@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from trtbuild.capacity import Footprint
+from trtbuild.capacity import Footprint, size
 from trtbuild.errors import BuildError
 from trtbuild.progress import Progress
 from trtbuild.recipe import Recipe
@@ -20,6 +20,7 @@ from trtbuild.targets.base import BuildInput, BuildOutput, Target
 from trtserve import engine_dir
 from trtserve.engine_dir import Choice, CostCurve, Manifest
 from trtserve.executor import tensorrt_io as io
+from trtserve.host_memory import available_memory
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, Speculative, Tier, plan_tiers
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import torch
 
 PLAN_NAME = "decoder.plan"
+#: What a build takes beside the weights as given, as TensorRT keeps them and as they are in the plan.
+_BUILD_BYTES = 1 << 30
 
 #: What TensorRT-RTX can build for, 10 * major + minor. Hopper (90) and datacenter Blackwell (100) are not among them.
 RTX_COMPUTE_CAPABILITIES = (75, 80, 86, 89, 120, 121)
@@ -164,6 +167,7 @@ class TensorRTTarget(Target):
         if choice.chosen != options.acceptance:
             progress.note(f"acceptance by {choice.chosen}: {choice.reason}")
         plugin = choice.chosen == "plugin"
+        _warn_of_little_memory(self.footprint(recipe, config).weights(), progress)
         acceptance = add_plugin_acceptance if plugin else add_acceptance
         weights, digest = read_weights(inputs, progress)
         with progress.bar(f"{options.runtime} engine", 1000) as advance:
@@ -234,10 +238,23 @@ class TensorRTTarget(Target):
             return None
         executor = TensorRTExecutor.load(engine_dir, manifest)
         try:
+            if manifest.target_info["runtime"] == "tensorrt_rtx":
+                # A shape's own kernels are compiled in the background after its first run: what counts meets them.
+                measure(executor, repeats=1)
             with progress.bar("measuring verify cost", 100) as advance:
                 return measure(executor, progress=advance)
         finally:
             executor.close()
+
+
+def _warn_of_little_memory(weights_bytes: int, progress: Progress) -> None:
+    """TensorRT may end the process where memory runs out, without a word: say so before it can."""
+    least = _BUILD_BYTES + 3 * weights_bytes
+    if (free := available_memory()) is not None and free < least:
+        progress.warn(
+            f"a build of {size(weights_bytes)} of weights takes at least {size(least)} of this machine's memory, of "
+            f"which {size(free)} is free; where it runs out, TensorRT may end the process without a message"
+        )
 
 
 def read_weights(inputs: BuildInput, progress: Progress) -> tuple[dict[str, torch.Tensor], str]:

@@ -45,8 +45,10 @@ def missing_gpu() -> str | None:
         return f"cuda-python is not installed ({e}): pip install 'trtlookup[cuda]'"
     # Any other call may hang for ever on a machine without a driver.
     error, count = runtime.cudaGetDeviceCount()
+    if error.name == "cudaErrorInsufficientDriver":
+        return f"no NVIDIA driver found here, or one older than CUDA 13 needs (cudaGetDeviceCount: {error.name})"
     if int(error):
-        return f"no NVIDIA GPU or driver found here (cudaGetDeviceCount: {error.name})"
+        return f"no NVIDIA GPU found here (cudaGetDeviceCount: {error.name})"
     return None if count else "no NVIDIA GPU found here (cudaGetDeviceCount: 0)"
 
 
