@@ -36,8 +36,8 @@ section() { # name, seconds, command...
     esac
 }
 
-if ! "$python" -c 'from trtplugins.launch import require_device; require_device()' 2>/dev/null; then
-    echo "no NVIDIA GPU is usable from $python: nothing was run" >&2
+if ! reason=$("$python" -c 'from trtplugins.launch import require_device; require_device()' 2>&1); then
+    echo "no NVIDIA GPU is usable from $python, nothing was run: ${reason##*$'\n'}" >&2
     exit 1
 fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null | tee "$out/device.csv"
