@@ -54,6 +54,7 @@ _log = logging.getLogger(__name__)
 #: The smallest gain that is worth a copy from another slot, in tokens. Copying keys and values is far cheaper than
 #: computing them, but a few tokens more or less do not change what a chunk costs.
 COPY_MIN = 8
+
 Command = tuple[Literal["submit", "cancel", "close"], Sequence | None]
 
 
