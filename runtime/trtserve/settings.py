@@ -14,6 +14,12 @@ DrafterName = Literal["none", "draft_model", "mtp", "eagle3"]
 PolicyName = Literal["adaptive", "window"]
 
 
+MAX_KEY_LENGTH = 64
+"""Tokens of an n-gram, of a match and of the shared cache's keys."""
+MAX_SHARED_CACHE_MB = 65536
+MAX_SCOPES = 256
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -29,8 +35,8 @@ class Limits(_Strict):
 class SharedCache(_Strict):
     """The cross-request cache: copies from earlier requests of the same scope."""
 
-    mb: int = Field(default=0, ge=0, le=65536, description="MiB for all scopes together; 0 turns it off")
-    scopes: int = Field(default=4, ge=1, le=256, description="scopes kept; each has an equal share of the bytes")
+    mb: int = Field(default=0, ge=0, le=MAX_SHARED_CACHE_MB, description="MiB for all scopes together; 0 turns it off")
+    scopes: int = Field(default=4, ge=1, le=MAX_SCOPES, description="scopes kept; each has an equal share of the bytes")
 
 
 class PromptLookup(_Strict):
@@ -40,9 +46,13 @@ class PromptLookup(_Strict):
         default="adaptive",
         description="adaptive: by expected gain, learned; window: latest match, a window that doubles and halves",
     )
-    ngram: int = Field(default=4, ge=1, le=64, description="tokens of the key that finds an earlier occurrence")
+    ngram: int = Field(
+        default=4, ge=1, le=MAX_KEY_LENGTH, description="tokens of the key that finds an earlier occurrence"
+    )
     max_drafts: int = Field(default=32, ge=1, le=64, description="drafts of one copy when one sequence is active")
-    min_match: int = Field(default=8, ge=1, le=64, description="tokens that must match before a copy is proposed")
+    min_match: int = Field(
+        default=8, ge=1, le=MAX_KEY_LENGTH, description="tokens that must match before a copy is proposed"
+    )
     miss_backoff: int = Field(
         default=16, ge=0, le=1024, description="most rounds skipped after copies of which nothing was accepted"
     )

@@ -58,7 +58,11 @@ def test_drain_saves_and_close_saves_again(make_engine: Make, tmp_path: Path) ->
     for tenant in ("a", "b", "a"):
         collect(engine.submit(GenerationRequest(range(2, 12), GREEDY, Scope(tenant))))
     assert not path.exists()
+    assert engine.metrics()["shared_cache_saves_total"] == 0
     assert engine.drain(60)
+    saved = engine.metrics()
+    assert saved["shared_cache_saves_total"] == 1 and saved["shared_cache_save_failures_total"] == 0
+    assert saved["shared_cache_save_bytes"] == path.stat().st_size and saved["shared_cache_save_seconds"] > 0
     expected = {file.names(Scope("a")): 2, file.names(Scope("b")): 1}
     assert scopes_in(path) == expected
     shared.insert(file.names(Scope("c")), list(range(9)))

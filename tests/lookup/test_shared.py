@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtserve.lookup import _native
-from trtserve.lookup.shared import SharedCache, scope_name
+from trtserve.lookup.shared import SharedCache, mb_for, scope_name
 from trtserve.settings import PromptLookup
 
 from . import reference
@@ -315,6 +315,42 @@ def test_statistics_may_be_read_while_another_thread_inserts() -> None:
 def test_scope_names_differ_where_parts_differ() -> None:
     parts = [("a", "b"), ("ab", ""), ("", "ab"), ("a", "b", ""), ("1:a", "b"), ("1:a1:b",)]
     assert len({scope_name(*p) for p in parts}) == len(parts)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 131_072, 131_073, 10_000_000])
+def test_as_many_mb_as_tokens_need(tokens: int) -> None:
+    assert SharedCache(mb_for(tokens), 1, 4).share[2] >= tokens
+
+
+def test_ways_are_candidates_that_vote() -> None:
+    cache = SharedCache(mb=1, scopes=1, key_length=4)
+    for document in ([1, 2, 3, 4, 5, 6], [9, 2, 3, 4, 5, 7], [8, 2, 3, 4, 5, 7, 7], [0, 0, 3, 4, 5, 8]):
+        cache.insert("a", document)
+    # 7 has followed 2 3 4 5 twice, 6 once, though after the longer match; 8 has only followed 4 5 and 5.
+    assert cache.ways("a", [1, 2, 3, 4, 5], 8, 4) == [
+        ([6], 5, 1, 2, False),
+        ([7, 7], 4, 2, 1, True),
+        ([8], 3, 1, 3, True),
+    ]
+    assert cache.propose("a", [1, 2, 3, 4, 5], 8) == ([6], 5)
+    assert cache.propose("a", [7, 4, 5], 8) is None, "a copy spans the key length"
+    assert [way.match for way in cache.ways("a", [7, 4, 5], 8, 2)] == [2, 2]
+    assert cache.ways("b", [1, 2, 3, 4, 5], 8, 4) == []
+    for limit, most in ((0, 1), (1025, 1), (1, -1)):
+        with pytest.raises(ValueError, match="allowed"):
+            cache.ways("a", [1], limit, most)
+
+
+def test_text_in_use_is_written_again_before_it_grows_old() -> None:
+    cache, text = SharedCache(mb=1, scopes=1, key_length=4), distinct(200)
+    draw = np.random.default_rng(3)
+    for _ in range(40):  # almost four times the ring
+        cache.insert("a", text)
+        assert cache.propose("a", text[:20], 8) is not None
+        cache.insert("a", draw.integers(1 << 20, 1 << 30, 12_000, dtype=np.int32))
+        copy = cache.propose("a", text[:20], 8)
+        assert copy is not None and copy.tokens == text[20:28]
+    assert cache.stats().tokens < 40 * 12_000 + 20 * 200
 
 
 def test_made_from_settings() -> None:

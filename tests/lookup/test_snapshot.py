@@ -528,7 +528,11 @@ def test_a_save_that_fails_is_said_once_and_tried_again(
         patched.setattr(snapshot, "write", fail)
         assert not file.save() and not file.save()
     assert [r.levelname for r in caplog.records] == ["WARNING"] and "No space left" in caplog.text
+    assert file.stats() == (0, 2, 0.0, 0)
     assert file.save() and (tmp_path / "cache").exists()
+    stats = file.stats()
+    assert stats[:2] == (1, 2) and stats.seconds > 0 and stats.bytes == (tmp_path / "cache").stat().st_size
+    assert file.save() and file.stats() == stats, "nothing had changed"
     file.close()
 
 

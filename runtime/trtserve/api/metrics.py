@@ -117,6 +117,14 @@ class EngineCollector(Collector):
         yield self._counter(
             "shared_cache_evictions", "Scopes dropped to make room for another", m["shared_cache_evictions_total"]
         )
+        yield self._counter("shared_cache_saves", "Times the shared cache was saved", m["shared_cache_saves_total"])
+        yield self._counter(
+            "shared_cache_save_failures",
+            "Times the shared cache could not be saved",
+            m["shared_cache_save_failures_total"],
+        )
+        yield self._gauge("shared_cache_save_seconds", "Time of the last save", m["shared_cache_save_seconds"])
+        yield self._gauge("shared_cache_save_bytes", "Bytes of the last save's file", m["shared_cache_save_bytes"])
 
     def _time(self, m: EngineMetrics) -> Iterable[Metric]:
         yield self._counter("scheduler_seconds", "Time in scheduling, not in the model", m["scheduler_seconds_total"])

@@ -19,9 +19,9 @@ from trtserve.engine.protocol import Scope
 from trtserve.lookup import snapshot
 from trtserve.lookup.persistence import usable
 from trtserve.lookup.scope_names import KeyFile, ScopeNames, SnapshotError
-from trtserve.lookup.shared import SavedScope, SharedCache
+from trtserve.lookup.shared import SavedScope, SharedCache, mb_for
 from trtserve.lookup.snapshot import Snapshot
-from trtserve.settings import PromptLookup
+from trtserve.settings import MAX_KEY_LENGTH, MAX_SHARED_CACHE_MB, PromptLookup
 from trtserve.settings import SharedCache as SharedCacheSettings
 from trtserve.tokenizer import ChatTemplateError, Tokenizer
 
@@ -135,14 +135,14 @@ def _write(path: Path, key: KeyFile, model_key: str, key_length: int, scopes: It
 @option("--salt", default="", show_default="none", help="the scope's cache_salt")
 @option(
     "--mb",
-    type=click.IntRange(1, 65536),
+    type=click.IntRange(1, MAX_SHARED_CACHE_MB),
     default=None,
     show_default="the scope's share of the engine's; else 16",
     help="MiB that the scope's text may take; beyond it the oldest is dropped",
 )
 @option(
     "--key-length",
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, MAX_KEY_LENGTH),
     default=None,
     show_default="the engine's",
     help="tokens of the cache's keys, for a new file; best what the server runs with",
@@ -200,9 +200,7 @@ def warm(
 def _share_mb(settings: SharedCacheSettings, before: SavedScope | None) -> int:
     """MiB for one scope: the engine's share, and room for all that the scope has already."""
     share = max(settings.mb // settings.scopes, 1) if settings.mb else 16
-    # At least an eighth of a share's bytes is a ring of 4-byte tokens: see SharedCache.share.
-    needed = 0 if before is None else (8 * len(before.tokens) >> 20) + 1
-    return min(max(share, needed), 65536)
+    return share if before is None else max(share, mb_for(len(before.tokens)))
 
 
 def _documents(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:

@@ -19,7 +19,7 @@ from trtserve.replay.page import Decode, page
 from trtserve.replay.policies import POLICIES, NativePolicy
 from trtserve.replay.report import Summary, as_json, summarize, table
 from trtserve.replay.traces import Trace, TraceError, read_traces
-from trtserve.settings import PromptLookup
+from trtserve.settings import MAX_SHARED_CACHE_MB, PromptLookup
 from trtserve.tokenizer import Tokenizer
 
 
@@ -35,7 +35,12 @@ from trtserve.tokenizer import Tokenizer
 @option("--policy", type=click.Choice(POLICIES), multiple=True, show_default="all", help="can be given several times")
 @option("--max-drafts", type=click.IntRange(1, 64), default=None, show_default="the settings'", help="drafts of a copy")
 @option("--batch", type=click.IntRange(1, 256), default=1, help="sequences decoded at once")
-@option("--shared-cache-mb", type=click.IntRange(0, 65536), default=0, help="one scope for all traces; 0 is none")
+@option(
+    "--shared-cache-mb",
+    type=click.IntRange(0, MAX_SHARED_CACHE_MB),
+    default=0,
+    help="one scope for all traces; 0 is none",
+)
 @option("--json", "as_json_", is_flag=True, default=False, help="print JSON")
 @option("--html", type=ResultPath(), default=None, help="write a page that shows each copy")
 def replay_command(

@@ -90,6 +90,22 @@ class CountedCache(Protocol):
     def stats(self) -> SharedCacheStats: ...
 
 
+class SaveStats(Protocol):
+    """What became of a cache's saves: ``trtserve.lookup.persistence.SaveStats`` is one."""
+
+    @property
+    def saves(self) -> int: ...
+
+    @property
+    def failures(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+
 class SharedCacheFile(Protocol):
     """Keeps a cross-request cache on disk. ``trtserve.lookup.persistence.Persistence`` is one."""
 
@@ -100,6 +116,10 @@ class SharedCacheFile(Protocol):
 
     def save(self) -> bool:
         """Write what changed. From any thread; does not raise for a file that cannot be written."""
+        ...
+
+    def stats(self) -> SaveStats:
+        """From any thread; does not wait for a save."""
         ...
 
     def close(self) -> None:

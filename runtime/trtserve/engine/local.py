@@ -143,8 +143,9 @@ class LocalEngine:
         return sequence.generation
 
     def metrics(self) -> EngineMetrics:
-        """A snapshot as of the end of the last turn; waiting requests are counted as of now."""
-        return self._stats.snapshot(self._door.num_inside)
+        """A snapshot as of the end of the last turn; waiting requests and saves are counted as of now."""
+        file = self._shared_cache_file
+        return self._stats.snapshot(self._door.num_inside, None if file is None else file.stats())
 
     def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests and wait for running ones. False when ``timeout`` seconds passed first; then they are

@@ -183,6 +183,10 @@ class EngineMetrics(TypedDict):
     shared_cache_budget_bytes: int
     shared_cache_scopes: int
     shared_cache_evictions_total: int
+    shared_cache_saves_total: int
+    shared_cache_save_failures_total: int
+    shared_cache_save_seconds: float
+    shared_cache_save_bytes: int
     scheduler_seconds_total: float
     forward_seconds_total: float
     prefill_seconds_total: float

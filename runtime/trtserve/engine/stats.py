@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-from trtserve.engine.drafting import SharedCacheStats
+from trtserve.engine.drafting import SaveStats, SharedCacheStats
 from trtserve.engine.protocol import SOURCES, EngineMetrics, FinishReason, Source
 from trtserve.engine.sequence import Sequence
 
@@ -93,8 +93,11 @@ class EngineStats:
                 self._finished[reason] += 1
             self._gauges = gauges
 
-    def snapshot(self, unfinished: int) -> EngineMetrics:
-        """Everything at the end of one turn. Of ``unfinished`` requests those that do not run are waiting."""
+    def snapshot(self, unfinished: int, saves: SaveStats | None = None) -> EngineMetrics:
+        """Everything at the end of one turn. Of ``unfinished`` requests those that do not run are waiting.
+
+        ``saves``: what became of the shared cache's saves, where it has a file.
+        """
         with self._lock:
             total, gauges = self._total, self._gauges
             return EngineMetrics(
@@ -117,6 +120,10 @@ class EngineStats:
                 shared_cache_budget_bytes=gauges.shared_cache_budget_bytes,
                 shared_cache_scopes=gauges.shared_cache_scopes,
                 shared_cache_evictions_total=gauges.shared_cache_evictions_total,
+                shared_cache_saves_total=saves.saves if saves else 0,
+                shared_cache_save_failures_total=saves.failures if saves else 0,
+                shared_cache_save_seconds=saves.seconds if saves else 0.0,
+                shared_cache_save_bytes=saves.bytes if saves else 0,
                 scheduler_seconds_total=total.scheduler_seconds,
                 forward_seconds_total=total.forward_seconds,
                 prefill_seconds_total=total.prefill_seconds,

@@ -7,6 +7,7 @@ import os
 import threading
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 from trtserve.lookup import snapshot
 from trtserve.lookup.scope_names import KeyFile, ScopeNames, SnapshotError
@@ -14,6 +15,15 @@ from trtserve.lookup.shared import SharedCache
 from trtserve.lookup.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
+
+
+class SaveStats(NamedTuple):
+    """What became of the saves since the start. What had not changed was not written and does not count."""
+
+    saves: int = 0
+    failures: int = 0
+    seconds: float = 0.0  # of the last save
+    bytes: int = 0  # of the file that it wrote
 
 
 class Persistence:
@@ -37,6 +47,7 @@ class Persistence:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._failing = False
+        self._stats = SaveStats()
         self._pid = os.getpid()
         self._key = KeyFile(self.path)
         self.names = ScopeNames(self._key.key, model_key)
@@ -67,13 +78,19 @@ class Persistence:
                 scopes = filter(None, map(self._cache.save, self._cache.scopes()))
                 size = snapshot.write(self.path, self._key.key, self._model_key, self._cache.key_length, scopes)
             except (OSError, MemoryError) as e:
+                self._stats = self._stats._replace(failures=self._stats.failures + 1)
                 if not self._failing:
                     _log.warning("shared cache: %s could not be saved: %s", self.path, e)
                 self._failing = True
                 return False
             self._saved, self._failing = version, False
-            _log.debug("shared cache: %d bytes saved in %.0f ms", size, 1000 * (perf_counter() - started))
+            self._stats = SaveStats(self._stats.saves + 1, self._stats.failures, perf_counter() - started, size)
+            _log.debug("shared cache: %d bytes saved in %.0f ms", size, 1000 * self._stats.seconds)
             return True
+
+    def stats(self) -> SaveStats:
+        """From any thread; never waits for a save."""
+        return self._stats
 
     def close(self) -> None:
         """Save for the last time and give up the file. A second call does nothing, nor does one in a forked process."""

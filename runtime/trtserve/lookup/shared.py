@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trtserve.lookup import _native
 from trtserve.lookup.tokens import Tokens
-from trtserve.settings import PromptLookup
+from trtserve.settings import MAX_SHARED_CACHE_MB, PromptLookup
 
 
 class SharedCacheStats(NamedTuple):
@@ -52,6 +52,14 @@ class SavedScope(NamedTuple):
     stored_at: int  # seconds since 1970 when the last of them was; 0: never
 
 
+def mb_for(tokens: int) -> int:
+    """MiB of a cache of one scope that holds as many tokens, at most ``MAX_SHARED_CACHE_MB``.
+
+    At least half of a share is its ring, of 4-byte tokens.
+    """
+    return min((8 * tokens >> 20) + 1, MAX_SHARED_CACHE_MB)
+
+
 def scope_name(*parts: str) -> str:
     """One scope's name from its parts (model, tokenizer, adapter, tenant, salt): different parts, different names."""
     return "".join(f"{len(part)}:{part}" for part in parts)
@@ -88,8 +96,8 @@ class SharedCache:
     """
 
     def __init__(self, mb: int, scopes: int, key_length: int) -> None:
-        if not 1 <= mb <= 65536:
-            raise ValueError(f"shared cache: mb is {mb}; allowed: 1 to 65536")
+        if not 1 <= mb <= MAX_SHARED_CACHE_MB:
+            raise ValueError(f"shared cache: mb is {mb}; allowed: 1 to {MAX_SHARED_CACHE_MB}")
         self.native = _native.SharedCache(mb << 20, scopes, key_length)
         self.max_scopes = scopes
 

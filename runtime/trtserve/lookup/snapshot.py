@@ -32,6 +32,7 @@ import numpy as np
 
 from trtserve.lookup.scope_names import SnapshotError
 from trtserve.lookup.shared import SavedScope
+from trtserve.settings import MAX_KEY_LENGTH, MAX_SCOPES
 
 MAGIC = b"TRTLSC\r\n"
 VERSION = 2
@@ -41,7 +42,6 @@ _HEADER_DIGEST = 16
 _RECORD = struct.Struct("<32s2Qq")
 _DIGEST = 32
 _BLOCK = 1 << 20
-_MAX_SCOPES = 256
 
 _START = _HEADER.size + _HEADER_DIGEST
 """Bytes before the first scope."""
@@ -119,7 +119,7 @@ class Snapshot:
             raise SnapshotError("is damaged: the header's digest does not match")
         if length != size:
             raise SnapshotError(f"is {'truncated' if size < length else 'too long'}: {size} bytes, {length} expected")
-        if not 1 <= key_length <= 64 or scopes > _MAX_SCOPES:
+        if not 1 <= key_length <= MAX_KEY_LENGTH or scopes > MAX_SCOPES:
             raise SnapshotError(f"is damaged: key length {key_length}, {scopes} scopes")
         return Header(version, key_length, scopes, length, saved_at, model.hex())
 
