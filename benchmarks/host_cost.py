@@ -1,47 +1,75 @@
-"""What drafting costs the host, by context length: index, round and memory, against a plain rescan of the history.
+"""What drafting costs the host, by context length: our drafter and others', in one run.
 
-``python -m benchmarks.host_cost [--lengths 1000 32000 ...] [--json FILE]``
+``python -m benchmarks.host_cost [--lengths 1000 32000 ...] [--only WORDS] [--json FILE]``
 
-Times are of calls from Python, in CPU time of the calling thread, so that a busy machine does not count. A round is
-``propose`` + ``settle`` + ``observe`` for one sequence whose copy is accepted in full, so that every round drafts; "per
-sequence" is the same for a batch of 8 in one ``propose``. The rescan is what a drafter without an index does each
-round: compare the last n-gram with every position, in NumPy. Everything is measured in turns inside one process, and
-the medians are reported.
+Times are of calls from Python, in CPU time of the calling thread, so that a busy machine does not count. Drafters take
+turns inside one process, each turn with a new one, and the medians are reported; the first rounds after the prompt,
+while caches fill, are not counted. A round is propose + settle + observe
+for one sequence, or for others' drafters a search and its own update, what was emitted written down included.
+
+*copying*: all of a round's up to 8 drafts are accepted, as in the middle of a copy. *searching*: each round emits one
+token of new text, whatever was drafted. *index*: what reading the prompt costs. Ours is measured part by part, in one
+call (``Drafter.step``), and in one call for 8 sequences, then per sequence.
+
+Others': vLLM's CPU proposer is its rule compiled by numba (2 to 5 tokens, its search alone, without vLLM's own calls
+around it); SuffixDecoding is its authors' package, where it is installed (``benchmarks/policies/arctic.py`` says how);
+transformers' prompt lookup is its own class; the rescan compares the last four tokens with every position, in NumPy.
+What is not installed is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import gc
 import json
+import os
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypedDict
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from trtserve.lookup.drafter import Drafter, SequenceDrafter
-from trtserve.settings import PromptLookup
+from benchmarks.host_drafters import Ours, OursInOneCall, Subject, peers
+from benchmarks.report import table
 
 LENGTHS = (1_000, 32_000, 128_000, 1_000_000)
 BATCH = 8
-ROUNDS = 200  # per turn
-TURNS = 15
+WARM, ROUNDS = 50, 100  # per turn: rounds that are not counted, and that are
+SLOW, SLOW_ROUNDS = 100e-6, 3  # seconds a round, and the rounds of a drafter that takes as long
+TURNS, LEAST_TURNS = 11, 3
+ENOUGH = 4.0  # seconds of one drafter at one length, after which it has no further turns
+
+LONE, ONE_CALL, BATCHED, RESCAN = "ours", "ours, one call", f"ours, one call for {BATCH}", "rescan (NumPy)"
+
+
+class DrafterCost(TypedDict):
+    """One drafter at one context length, medians of CPU time. ``bytes_per_token``: None where there is no index."""
+
+    copying_us: float
+    searching_us: float
+    index_ns_per_token: float
+    bytes_per_token: float | None
 
 
 class Cost(TypedDict):
-    """One context length. Times are medians of CPU time."""
+    """One context length: the figures of ``LONE``, the batch's and the rescan's rounds, and all drafters by name."""
 
     tokens: int
     index_ms: float
     index_ns_per_token: float
     bytes_per_token: float
     round_us: float
+    one_call_us: float
     batch_round_us_per_sequence: float
     rescan_us: float
+    drafters: dict[str, DrafterCost]
 
 
 def synthetic_text(length: int, seed: int = 0) -> NDArray[np.int32]:
@@ -57,101 +85,128 @@ def seconds(work: Callable[[], object]) -> float:
     return time.thread_time() - begin
 
 
-class Copying:
-    """Sequences in the middle of copying their prompt: every round proposes, and every draft is accepted."""
+class Measured:
+    """One drafter's turns at one length."""
 
-    def __init__(self, drafter: Drafter, prompt: NDArray[np.int32], count: int) -> None:
-        self.drafter, self.prompt = drafter, prompt
-        self.sequences = [drafter.start(prompt, scope=None) for _ in range(count)]
-        self.limits = np.full(count, 8, np.int32)
-        self.length = len(prompt)
-        self.restart()
+    def __init__(self, make: Callable[[NDArray[np.int32]], Subject], sequences: int = 1) -> None:
+        self.make, self.sequences = make, sequences
+        self.index: list[float] = []
+        self.copying: list[float] = []
+        self.searching: list[float] = []
+        self.bytes: float | None = None
+        self.spent = 0.0
 
-    def restart(self) -> None:
-        """Forget the output, and begin to copy again."""
-        for sequence in self.sequences:
-            sequence.rewind(self.length)
-            sequence.observe(self.prompt[:64])
+    def turn(self, prompt: NDArray[np.int32], fresh: NDArray[np.int32]) -> None:
+        if self.spent > ENOUGH and len(self.index) >= LEAST_TURNS:
+            return
+        started = time.thread_time()
+        made: list[Subject] = []
+        self.index.append(seconds(lambda: made.append(self.make(prompt))) / self.sequences)
+        subject = made.pop()
+        self.bytes = subject.bytes
+        slow = seconds(lambda: subject.copying(1)) > SLOW * self.sequences
+        warm, rounds = (1, SLOW_ROUNDS) if slow else (WARM, ROUNDS)
+        subject.copying(warm)
+        self.copying.append(seconds(lambda: subject.copying(rounds)) / rounds / self.sequences)
+        subject.searching(fresh[:warm])
+        text = fresh[warm : warm + rounds]
+        self.searching.append(seconds(lambda: subject.searching(text)) / rounds / self.sequences)
+        self.spent += time.thread_time() - started
 
-    def rounds(self, count: int) -> None:
-        for _ in range(count):
-            for sequence, proposal in zip(
-                self.sequences, self.drafter.propose(self.sequences, self.limits), strict=True
-            ):
-                tokens = proposal.tokens
-                if len(tokens):
-                    sequence.settle(len(tokens))
-                    sequence.observe(tokens)
-                else:
-                    sequence.observe(self.prompt[:1])
-
-    def finish(self) -> None:
-        for sequence in self.sequences:
-            self.drafter.finish(sequence, store=False)
-
-
-def rescan(history: NDArray[np.int32], ngram: int, limit: int) -> NDArray[np.int32]:
-    """The window policy's lookup without an index: the latest earlier occurrence of the last n-gram, by comparison."""
-    windows = sliding_window_view(history[:-1], ngram)
-    found = np.flatnonzero((windows == history[-ngram:]).all(axis=1))
-    return history[found[-1] + ngram :][:limit] if len(found) else history[:0]
+    def cost(self, length: int) -> DrafterCost:
+        return DrafterCost(
+            copying_us=statistics.median(self.copying) * 1e6,
+            searching_us=statistics.median(self.searching) * 1e6,
+            index_ns_per_token=statistics.median(self.index) * 1e9 / length,
+            bytes_per_token=None if self.bytes is None else self.bytes / length,
+        )
 
 
-def measure(length: int) -> Cost:
-    """Index, round and rescan at one context length."""
-    settings = PromptLookup()
-    drafter, text = Drafter(settings), synthetic_text(length)
-    started: list[SequenceDrafter] = []
-    index, one, batch, scan = [], [], [], []
-    lone, many = Copying(drafter, text, 1), Copying(drafter, text, BATCH)
-    history = np.concatenate((text, text[:64]))
+def subjects() -> dict[str, Measured]:
+    """Ours first."""
+    ours = {
+        LONE: Measured(Ours),
+        ONE_CALL: Measured(OursInOneCall),
+        BATCHED: Measured(functools.partial(OursInOneCall, batch=BATCH), BATCH),
+        "ours, policy window, one call": Measured(functools.partial(OursInOneCall, policy="window")),
+    }
+    return ours | {name: Measured(make) for name, make in peers().items()}
+
+
+def measure(length: int, only: Iterable[str] = ()) -> dict[str, DrafterCost]:
+    """All drafters at one context length, or those whose names hold one of the words ``only``."""
+    words = tuple(only)
+    taking_part = {n: m for n, m in subjects().items() if not words or any(word in n for word in words)}
+    prompt, fresh = synthetic_text(length), synthetic_text(WARM + ROUNDS, seed=1)
     for _ in range(TURNS):
-        index.append(seconds(lambda: started.append(drafter.start(text, scope=None))))
-        bytes_allocated = started[-1].bytes
-        drafter.finish(started.pop(), store=False)
-        lone.restart()
-        one.append(seconds(lambda: lone.rounds(ROUNDS)) / ROUNDS)
-        many.restart()
-        batch.append(seconds(lambda: many.rounds(ROUNDS)) / ROUNDS / BATCH)
-        scan.append(seconds(lambda: rescan(history, settings.ngram, settings.max_drafts)))
-    lone.finish()
-    many.finish()
+        for measured in taking_part.values():
+            gc.collect()
+            gc.disable()
+            measured.turn(prompt, fresh)
+            gc.enable()
+    return {name: measured.cost(length) for name, measured in taking_part.items()}
+
+
+def cost(length: int, drafters: dict[str, DrafterCost]) -> Cost:
+    ours = drafters[LONE]
     return Cost(
         tokens=length,
-        index_ms=statistics.median(index) * 1e3,
-        index_ns_per_token=statistics.median(index) * 1e9 / length,
-        bytes_per_token=bytes_allocated / length,
-        round_us=statistics.median(one) * 1e6,
-        batch_round_us_per_sequence=statistics.median(batch) * 1e6,
-        rescan_us=statistics.median(scan) * 1e6,
+        index_ms=ours["index_ns_per_token"] * length / 1e6,
+        index_ns_per_token=ours["index_ns_per_token"],
+        bytes_per_token=ours["bytes_per_token"] or 0.0,
+        round_us=ours["copying_us"],
+        one_call_us=drafters[ONE_CALL]["copying_us"],
+        batch_round_us_per_sequence=drafters[BATCHED]["copying_us"],
+        rescan_us=drafters[RESCAN]["copying_us"],
+        drafters=drafters,
     )
 
 
-def table(costs: list[Cost]) -> str:
-    """The costs as a Markdown table."""
-    lines = [
-        "| tokens | index, ms | index, ns/token | bytes/token | round, µs | round of 8, µs/sequence | rescan, µs |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {c['tokens']:,} | {c['index_ms']:.2f} | {c['index_ns_per_token']:.1f} | {c['bytes_per_token']:.1f} "
-        f"| {c['round_us']:.2f} | {c['batch_round_us_per_sequence']:.2f} | {c['rescan_us']:.1f} |"
-        for c in costs
-    ]
-    return "\n".join(lines)
+def drafters_table(by_length: dict[int, dict[str, DrafterCost]]) -> str:
+    """A drafter's row at every length, in Markdown; times in µs, indexes in ns and bytes a token."""
+    names = list(next(iter(by_length.values())))
+    head = ["", *(f"{length:,}" for length in by_length)]
+
+    def rows(figure: Callable[[DrafterCost], float | None], digits: int) -> list[list[str]]:
+        found = []
+        for name in names:
+            values = [figure(drafters[name]) for drafters in by_length.values()]
+            if any(value is not None for value in values):
+                found.append([name, *("" if value is None else f"{value:,.{digits}f}" for value in values)])
+        return found
+
+    parts = {
+        "a copying round and sequence, µs": rows(lambda c: c["copying_us"], 2),
+        "a searching round and sequence, µs": rows(lambda c: c["searching_us"], 2),
+        "index, ns a prompt token": rows(lambda c: c["index_ns_per_token"] if c["bytes_per_token"] else None, 1),
+        "index, bytes a token": rows(lambda c: c["bytes_per_token"], 1),
+    }
+    return table(head, [row for title, of in parts.items() for row in ([f"**{title}**", *[""] * len(by_length)], *of)])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Host cost of drafting by context length.")
+    parser = argparse.ArgumentParser(
+        description="Host cost of drafting by context length, ours and others'.",
+        epilog="numba and transformers come with the bench extra; benchmarks/policies/arctic.py says how to install "
+        "SuffixDecoding's package.",
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="context lengths, in tokens")
-    parser.add_argument("--json", type=Path, help="write the numbers to this file too")
+    parser.add_argument("--only", nargs="+", default=(), metavar="WORD", help="only drafters whose names hold a word")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file too; needs all drafters")
     arguments = parser.parse_args()
     if min(arguments.lengths) < 256:
         parser.error("lengths are at least 256 tokens")
-    costs = [measure(length) for length in arguments.lengths]
-    print(table(costs))
+    if arguments.only and arguments.json:
+        parser.error("--json is for all drafters, without --only")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # a thread's own CPU time is what is measured
+    by_length = {length: measure(length, arguments.only) for length in arguments.lengths}
+    if not all(by_length.values()):
+        parser.error(f"no drafter's name holds any of {', '.join(arguments.only)}")
+    print(drafters_table(by_length))
     if arguments.json:
-        arguments.json.write_text(json.dumps(costs, indent=2) + "\n")
+        costs = [cost(length, drafters) for length, drafters in by_length.items()]
+        arguments.json.write_text(json.dumps(costs, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -36,12 +36,13 @@ def listed(drafts: Drafts) -> list[tuple[list[int], str | None, int]]:
 def one_by_one(
     drafter: Drafter,
     sequences: list[SequenceDrafter],
+    drafted: list[list[int]],
     accepted: list[int],
     emitted: list[list[int]],
     limits: list[int],
 ) -> list[tuple[list[int], str | None, int]]:
-    for sequence, count, tokens in zip(sequences, accepted, emitted, strict=True):
-        if count >= 0:
+    for sequence, waiting, count, tokens in zip(sequences, drafted, accepted, emitted, strict=True):
+        if waiting and count >= 0:
             sequence.settle(count)
         else:
             sequence.abandon()
@@ -79,7 +80,7 @@ def test_a_step_is_the_calls_it_stands_for(data: st.DataObject, policy: str) -> 
             first, second = (d.start(prompt, prediction=prediction, scope=scope) for d in drafters)
             pairs.append((first, second))
             waiting.append([])
-        accepted = [choose(len(drafts) + 2) - 1 if drafts else -1 for drafts in waiting]
+        accepted = [choose(len(drafts) + 2) - 1 for drafts in waiting]
         emitted = [drafts[: max(n, 0)] + text(2) for drafts, n in zip(waiting, accepted, strict=True)]
         limits = [(-1, 0, 1, 3, 64)[choose(5)] for _ in pairs]
         form: Callable[[list[int]], object] = (list, tuple, lambda tokens: np.array(tokens, np.int32))[choose(3)]
@@ -90,7 +91,7 @@ def test_a_step_is_the_calls_it_stands_for(data: st.DataObject, policy: str) -> 
             form(limits),  # type: ignore[arg-type]
         )
         found = listed(drafts)
-        assert found == one_by_one(drafters[1], [b for _, b in pairs], accepted, emitted, limits)
+        assert found == one_by_one(drafters[1], [b for _, b in pairs], waiting, accepted, emitted, limits)
         assert [state(a) for a, _ in pairs] == [state(b) for _, b in pairs]
         waiting = [tokens for tokens, _, _ in found]
         if choose(3) == 0:
@@ -169,7 +170,7 @@ def test_what_a_step_refuses_changes_nothing() -> None:
         (both, none, [[1]], limits, "2 sequences, 2 counts of accepted drafts and 1 lists"),
         (both, [-1, 3], right, limits, "item 1: accepted is 3; allowed: 0 to 2"),
         (both, [-1, -2], right, limits, "item 1: accepted is -2; allowed: -1 or more"),
-        (both, [0, 2], right, limits, "item 0: no proposal waits"),
+        (both, [1, 2], right, limits, "item 0: no proposal waits"),
         (both, none, right, [8, -2], "item 1: limit is -2; allowed: -1 or more"),
         (both, none, [[1], [2, -5]], limits, "item 1: token 1 is -5"),
         (both, none, [[1], [2, 2**31]], limits, "item 1 is 2147483648"),

@@ -151,13 +151,14 @@ class Drafter:
         """What a batch's last round showed, and its drafts for the next: one native call, without the GIL. It does ::
 
             for sequence, count, tokens in zip(sequences, accepted, emitted):
-                sequence.settle(count) if count >= 0 else sequence.abandon()
+                sequence.settle(count) if count >= 0 and it waits for that else sequence.abandon()
                 sequence.observe(tokens)
             drafter.propose([s for s, limit in zip(sequences, limits) if limit >= 0], [l for l in limits if l >= 0])
 
-        ``accepted[i]``, int32 ``[B]``: drafts of sequence i that were accepted, -1 where none waits or none of them was
-        verified. ``emitted[i]``: its committed tokens, accepted drafts included; it may be empty. ``limits[i]``, int32
-        ``[B]``: as for ``propose``; -1 keeps the sequence out of the next round. ``emitted`` is a list or tuple.
+        ``accepted[i]``, int32 ``[B]``: drafts of sequence i that were accepted, 0 where it had none; -1 where those it
+        had were not verified. ``emitted[i]``: its committed tokens, accepted drafts included; it may be empty, and
+        ``emitted`` is a list or tuple. ``limits[i]``, int32 ``[B]``: as for ``propose``; -1 keeps the sequence out of
+        the next round.
 
         ValueError, with nothing changed, for what any of these calls would refuse, and for lengths that differ.
         """

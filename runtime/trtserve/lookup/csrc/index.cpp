@@ -20,6 +20,13 @@ void prefetch(const void* address) noexcept {
 #endif
 }
 
+// A key is a few tokens: comparing them here is sooner done than calling memcmp, as std::equal would.
+bool equal(const Token* a, const Token* b, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i)
+        if (a[i] != b[i]) return false;
+    return true;
+}
+
 template <typename T>
 void reserve_for(std::vector<T>& vector, std::size_t size) {
     if (size > vector.capacity()) vector.reserve(std::max<std::size_t>(size + size / 8, 32));
@@ -68,7 +75,6 @@ void NgramIndex::append(const Token* tokens, std::size_t count) {
         }
         insert(position, ahead[position % kAhead]);
     }
-    prefetch(&table_[home(mixed(tail_))]);  // the next search looks there
 }
 
 void NgramIndex::reserve(std::size_t count) {
@@ -91,7 +97,7 @@ void NgramIndex::insert(std::size_t position, std::uint64_t hash) noexcept {
             return;
         }
         const std::size_t earlier = position_of(entry);
-        if ((entry & 0xff) == (wanted & 0xff) && std::equal(key, key + n, tokens_.data() + earlier - n)) {
+        if ((entry & 0xff) == (wanted & 0xff) && equal(key, tokens_.data() + earlier - n, n)) {
             links_[position] = static_cast<std::uint32_t>(earlier);
             table_[slot] = wanted;
             return;
@@ -151,7 +157,7 @@ std::size_t NgramIndex::find(const Token* tail_end, std::uint64_t state) const n
         const Entry entry = table_[slot];
         if (entry == kEmpty) return 0;
         const std::size_t position = position_of(entry);
-        if ((entry & 0xff) == (hash & 0xff) && std::equal(tail_end - n, tail_end, tokens_.data() + position - n))
+        if ((entry & 0xff) == (hash & 0xff) && equal(tail_end - n, tokens_.data() + position - n, n))
             return position;
     }
 }

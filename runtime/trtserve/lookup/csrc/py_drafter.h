@@ -219,13 +219,16 @@ class PyDrafter {
     void check_step(std::size_t i, int accepted, int limit) const {
         try {
             if (accepted < -1) throw std::invalid_argument("accepted is " + std::to_string(accepted) + "; allowed: -1 or more");
-            if (accepted >= 0) all_[i]->check_settle(accepted, std::nullopt);
+            if (settles(i, accepted)) all_[i]->check_settle(accepted, std::nullopt);
             all_[i]->history().check_append(emitted(i), emitted_count(i));
             if (limit < -1) throw std::invalid_argument("limit is " + std::to_string(limit) + "; allowed: -1 or more");
         } catch (const std::invalid_argument& problem) {
             throw_item("step", i, std::string(": ") + problem.what());
         }
     }
+
+    // 0 accepted where nothing waits says nothing: as verifies report sequences without drafts.
+    bool settles(std::size_t i, int accepted) const noexcept { return accepted > 0 || (accepted == 0 && all_[i]->waiting()); }
 
     // The sequences that take part in the round: those with a limit.
     void take_part(const Int32s& limits) {
@@ -240,7 +243,7 @@ class PyDrafter {
     // ---- the round, without Python ----
 
     void learn(std::size_t i, int accepted) {
-        if (accepted >= 0) {
+        if (settles(i, accepted)) {
             all_[i]->settle(accepted, std::nullopt);
         } else {
             all_[i]->abandon();
