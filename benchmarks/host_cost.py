@@ -25,9 +25,9 @@ import gc
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
 
@@ -139,10 +139,12 @@ def measure(length: int, only: Iterable[str] = ()) -> dict[str, DrafterCost]:
     taking_part = {n: m for n, m in subjects().items() if not words or any(word in n for word in words)}
     prompt, fresh = synthetic_text(length), synthetic_text(WARM + ROUNDS, seed=1)
     for _ in range(TURNS):
-        for measured in taking_part.values():
-            gc.collect()
-            gc.disable()
-            measured.turn(prompt, fresh)
+        gc.collect()
+        gc.disable()
+        try:
+            for measured in taking_part.values():
+                measured.turn(prompt, fresh)
+        finally:
             gc.enable()
     return {name: measured.cost(length) for name, measured in taking_part.items()}
 
@@ -198,8 +200,10 @@ def main() -> None:
         parser.error("lengths are at least 256 tokens")
     if arguments.only and arguments.json:
         parser.error("--json is for all drafters, without --only")
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # a thread's own CPU time is what is measured
+    if find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)  # a thread's own CPU time is what is measured
     by_length = {length: measure(length, arguments.only) for length in arguments.lengths}
     if not all(by_length.values()):
         parser.error(f"no drafter's name holds any of {', '.join(arguments.only)}")

@@ -7,10 +7,11 @@ drafter itself has to do before the next: what was emitted joins its text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from operator import getitem
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -103,54 +104,53 @@ def rescan(history: Tokens, ngram: int, limit: int) -> Tokens:
 class VllmRule(OneByOne):
     """vLLM's n-gram proposer on the CPU, its rule compiled by numba as there: one pass over the reversed text."""
 
-    search: Callable[[Tokens, int, int, int], Tokens] | None = None
-
     def begin(self, prompt: Tokens) -> None:
-        VllmRule.search = VllmRule.search or compiled_longest_earliest()
-        VllmRule.search(prompt, 2, 5, DRAFTS)
+        self.search = compiled()
+        self.search(prompt, 2, 5, DRAFTS)
 
     def propose(self) -> Tokens:
-        assert VllmRule.search is not None
-        return VllmRule.search(self.text, 2, 5, DRAFTS)
+        return self.search(self.text, 2, 5, DRAFTS)
 
 
-def compiled_longest_earliest() -> Callable[[Tokens, int, int, int], Tokens]:
-    """``find(text, shortest, longest, drafts)``: what followed the earliest occurrence of the longest suffix of
-    ``shortest`` to ``longest`` tokens that occurred before. ``policies.ngram.NgramRule`` is the same rule, searched.
+def longest_earliest(text: Tokens, shortest: int, longest: int, drafts: int) -> Tokens:
+    """What followed the earliest occurrence of the longest suffix of ``shortest`` to ``longest`` tokens that occurred
+    before. ``policies.ngram.NgramRule`` is the same rule, searched.
 
     Knuth, Morris and Pratt's search (1977) for the reversed tail in the reversed text: at every position the longest
     part of the tail that ends there, in one step on average, whatever repeats.
     """
+    last = text.size - 1
+    most = min(longest, last)
+    if most < shortest:
+        return text[:0]
+    # borders[k]: of the tail's last k + 1 tokens, read backwards, the longest beginning that is their end too.
+    borders = np.zeros(most, np.int32)
+    matched = 0
+    for k in range(1, most):
+        while matched and text[last - matched] != text[last - k]:
+            matched = borders[matched - 1]
+        if text[last - matched] == text[last - k]:
+            matched += 1
+        borders[k] = matched
+    best = start = matched = 0
+    for at in range(last - 1, -1, -1):
+        if matched == most:
+            matched = borders[most - 1]
+        while matched and text[last - matched] != text[at]:
+            matched = borders[matched - 1]
+        if text[last - matched] == text[at]:
+            matched += 1
+        if matched and matched >= best:
+            best, start = matched, at + matched
+    return text[start : start + drafts] if best >= shortest else text[:0]
+
+
+@lru_cache(maxsize=1)
+def compiled() -> Callable[[Tokens, int, int, int], Tokens]:
+    """``longest_earliest``, compiled once."""
     from numba import njit
 
-    @njit(cache=False)  # type: ignore[untyped-decorator]
-    def find(text: Tokens, shortest: int, longest: int, drafts: int) -> Tokens:
-        last = text.size - 1
-        most = min(longest, last)
-        if most < shortest:
-            return text[:0]
-        # borders[k]: of the tail's last k + 1 tokens, read backwards, the longest beginning that is their end too.
-        borders = np.zeros(most, np.int32)
-        matched = 0
-        for k in range(1, most):
-            while matched and text[last - matched] != text[last - k]:
-                matched = borders[matched - 1]
-            if text[last - matched] == text[last - k]:
-                matched += 1
-            borders[k] = matched
-        best = start = matched = 0
-        for at in range(last - 1, -1, -1):
-            if matched == most:
-                matched = borders[most - 1]
-            while matched and text[last - matched] != text[at]:
-                matched = borders[matched - 1]
-            if text[last - matched] == text[at]:
-                matched += 1
-            if matched and matched >= best:
-                best, start = matched, at + matched
-        return text[start : start + drafts] if best >= shortest else text[:0]
-
-    return find  # type: ignore[no-any-return]
+    return cast("Callable[[Tokens, int, int, int], Tokens]", njit(longest_earliest))
 
 
 class Transformers(OneByOne):
@@ -162,13 +162,13 @@ class Transformers(OneByOne):
 
         self.ids = torch.empty((1, len(self.room)), dtype=torch.int64)
         self.ids[0, : len(prompt)] = torch.from_numpy(prompt.astype(np.int64))
-        self.generator = PromptLookupCandidateGenerator(
+        self.generator: Any = PromptLookupCandidateGenerator(
             num_output_tokens=10, max_matching_ngram_size=2, max_length=2 * len(self.room)
         )
 
     def propose(self) -> Tokens:
         candidates, _ = self.generator.get_candidates(self.ids[:, : self.length])
-        return candidates[0, self.length :].numpy()  # type: ignore[no-any-return]
+        return np.asarray(candidates[0, self.length :])
 
     def observe(self, tokens: Tokens) -> None:
         import torch
@@ -190,7 +190,7 @@ class Arctic(OneByOne):
         found = self.cache.speculate(
             0, tail, max_spec_tokens=DRAFTS, max_spec_factor=arctic.FACTOR, min_token_prob=arctic.LEAST
         )
-        return found.token_ids  # type: ignore[no-any-return]
+        return list(found.token_ids)
 
     def observe(self, tokens: Tokens | list[int]) -> None:
         self.cache.add_active_response(0, tokens)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 
-import numpy as np
 import pytest
 
 from benchmarks.policies.base import OneByOne
@@ -212,14 +211,3 @@ def test_shares_are_counted_from_traces() -> None:
     assert lines[0].startswith("// Written by")
     values = [int(v) for line in lines if not line.startswith("//") for v in line.rstrip(",").split(",")]
     assert values == priors
-
-
-def test_the_rescan_that_is_timed_finds_what_the_rule_finds() -> None:
-    pytest.importorskip("transformers")
-    from benchmarks.host_peers import longest_by_rescan
-
-    rng = random.Random(4)
-    rule = NgramRule("", longest=5, shortest=2, drafts=8)
-    for _ in range(50):
-        text = [rng.randrange(3) for _ in range(rng.randrange(8, 60))]
-        assert longest_by_rescan(np.array(text, np.int32), 2, 5, 8).tolist() == list(drafted(rule, text).tokens)
