@@ -302,7 +302,7 @@ def test_streaming_from_a_model_that_answers_once_is_refused(triton: TritonServe
 
 
 def test_an_error_in_a_stream_ends_it(stream: Stream) -> None:
-    stream.send(STREAMING, {"text_input": "a", "streaming": True, "sampling_param_top_k": -1})
+    stream.send(STREAMING, {"text_input": "a", "streaming": True, "sampling_param_top_k": -2})
     with pytest.raises(InferenceServerException, match="sampling_param_top_k"):
         stream.next()
     stream.send(STREAMING, {"text_input": "a", "streaming": True})
@@ -377,7 +377,7 @@ def test_requests_leave_nothing_behind_in_the_models_process(triton: TritonServe
     def serve(count: int) -> None:
         for _ in range(count):
             assert infer(triton.url, UNARY, {"text_input": "a", "sampling_param_max_tokens": 4}).status_code == 200
-            assert infer(triton.url, UNARY, {"text_input": "a", "sampling_param_top_k": -1}).status_code == 400
+            assert infer(triton.url, UNARY, {"text_input": "a", "sampling_param_top_k": -2}).status_code == 400
 
     serve(20)
     before = {pid: (threads(pid), resident(pid)) for pid in triton.stubs()}
