@@ -20,13 +20,13 @@ What is not installed is left out.
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
 import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
@@ -36,7 +36,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.host_drafters import Ours, OursInOneCall, Subject, peers
+from benchmarks.host_drafters import Ours, OursInOneCall, Subject, our_drafter, peers
 from benchmarks.report import table
 
 LENGTHS = (1_000, 32_000, 128_000, 1_000_000)
@@ -125,10 +125,10 @@ class Measured:
 def subjects() -> dict[str, Measured]:
     """Ours first."""
     ours = {
-        LONE: Measured(Ours),
-        ONE_CALL: Measured(OursInOneCall),
-        BATCHED: Measured(functools.partial(OursInOneCall, batch=BATCH), BATCH),
-        "ours, policy window, one call": Measured(functools.partial(OursInOneCall, policy="window")),
+        LONE: Measured(partial(Ours, our_drafter("adaptive"))),
+        ONE_CALL: Measured(partial(OursInOneCall, our_drafter("adaptive"))),
+        BATCHED: Measured(partial(OursInOneCall, our_drafter("adaptive"), batch=BATCH), BATCH),
+        "ours, policy window, one call": Measured(partial(OursInOneCall, our_drafter("window"))),
     }
     return ours | {name: Measured(make) for name, make in peers().items()}
 

@@ -200,11 +200,15 @@ class Arctic(OneByOne):
         return float(self.cache._local_trees[0].estimate_memory())
 
 
+def our_drafter(policy: str) -> Drafter:
+    return Drafter(PromptLookup.model_validate({"policy": policy}))
+
+
 class Ours:
     """Our drafter, called part by part."""
 
-    def __init__(self, prompt: Tokens, policy: str = "adaptive") -> None:
-        self.drafter = Drafter(PromptLookup.model_validate({"policy": policy}))
+    def __init__(self, drafter: Drafter, prompt: Tokens) -> None:
+        self.drafter = drafter
         self.sequence = self.drafter.start(prompt, scope=None)
         self.sequence.observe(prompt[:BEGUN])
         self.first = prompt[:1]
@@ -232,10 +236,10 @@ class Ours:
 
 
 class OursInOneCall:
-    """The same for ``batch`` sequences of one prompt, each round one call of ``Drafter.step``."""
+    """The same for ``batch`` sequences of one prompt, each round one call of ``Drafter.step``. Its drafter is its own."""
 
-    def __init__(self, prompt: Tokens, policy: str = "adaptive", batch: int = 1) -> None:
-        self.drafter = Drafter(PromptLookup.model_validate({"policy": policy}))
+    def __init__(self, drafter: Drafter, prompt: Tokens, batch: int = 1) -> None:
+        self.drafter = drafter
         self.sequences = [self.drafter.start(prompt, scope=None) for _ in range(batch)]
         self.limits = [DRAFTS] * batch
         self.drafts = self.drafter.step(self.sequences, [0] * batch, [prompt[:BEGUN]] * batch, self.limits)

@@ -222,13 +222,14 @@ def is_refused(drafter: Drafter, sequence: SequenceDrafter) -> bool:
     return False
 
 
-def test_a_step_of_another_thread_gets_an_error() -> None:
+def test_a_step_runs_without_the_gil_and_refuses_other_threads() -> None:
     d = Drafter(lookup())
-    s = d.start(TEXT, scope=None)
-    prompt = np.arange(8_000_000, dtype=np.int32)
-    started: list[SequenceDrafter] = []
-    thread = threading.Thread(target=lambda: started.append(d.start(prompt, scope=None)))
+    batch = [d.start(TEXT, scope=None) for _ in range(2)]
+    waiting = d.start(TEXT, scope=None)
+    emitted = [np.arange(4_000_000, dtype=np.int32)] * 2
+    thread = threading.Thread(target=d.step, args=(batch, [0, 0], emitted, [0, 0]))
     thread.start()
-    refused = sum(is_refused(d, s) for _ in iter(thread.is_alive, False))
+    refused = sum(is_refused(d, waiting) for _ in iter(thread.is_alive, False))
     thread.join()
-    assert refused and started[0].length == 8_000_000
+    assert refused and [s.length for s in batch] == [4_000_030] * 2
+    assert not is_refused(d, waiting)

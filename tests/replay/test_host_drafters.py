@@ -20,7 +20,7 @@ from benchmarks.host_cost import (
     subjects,
     synthetic_text,
 )
-from benchmarks.host_drafters import Ours, OursInOneCall, longest_earliest, rescan
+from benchmarks.host_drafters import Ours, OursInOneCall, longest_earliest, our_drafter, rescan
 from benchmarks.policies.base import occurrence
 from benchmarks.policies.ngram import NgramRule
 from benchmarks.policies.suffix import FrequentRule
@@ -61,7 +61,8 @@ def test_the_rescan_finds_the_latest_occurrence() -> None:
 @pytest.mark.parametrize("policy", ["adaptive", "window"])
 def test_ours_drafts_alike_in_both_forms(policy: str) -> None:
     prompt = synthetic_text(300)
-    parts, one, many = Ours(prompt, policy), OursInOneCall(prompt, policy), OursInOneCall(prompt, policy, batch=3)
+    parts = Ours(our_drafter(policy), prompt)
+    one, many = (OursInOneCall(our_drafter(policy), prompt, batch) for batch in (1, 3))
     for subject in (parts, one, many):
         subject.copying(20)
         subject.searching(synthetic_text(20, seed=1))
