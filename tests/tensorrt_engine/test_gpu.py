@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from trtbuild.network.acceptance import add_acceptance
 from trtbuild.network.activation import folding_is_smaller
 from trtbuild.network.cpu_session import CpuSession
 from trtbuild.network.decoder import TORCH_DTYPES, NetworkShape, build_decoder
 from trtbuild.network.interpreter import Interpreter
 from trtbuild.network.plan import build_plan
+from trtbuild.network.plugin_acceptance import add_plugin_acceptance
 from trtserve.executor import tensorrt_cuda
 from trtserve.executor import tensorrt_io as io
 from trtserve.executor.base import StepInput
@@ -54,11 +56,16 @@ def gpu_runtime() -> Any:
     return pytest.importorskip(name, reason=f"{name} runs on this GPU and is not installed", exc_type=ImportError)
 
 
-def gpu_session(config: DecoderConfig, weights: dict[str, torch.Tensor], folder: Path) -> tuple[Session, io.PlanInfo]:
-    """A real plan, built and loaded here."""
+def gpu_session(
+    config: DecoderConfig, weights: dict[str, torch.Tensor], folder: Path, *, plugin: bool = False
+) -> tuple[Session, io.PlanInfo]:
+    """A real plan, built and loaded here. ``plugin``: acceptance by the kernels, which full TensorRT alone has."""
     runtime = gpu_runtime()
+    if plugin and runtime.__name__ != "tensorrt":
+        pytest.skip("TensorRT-RTX has no plugins compiled ahead of time")
     info = info_of(config, runtime)
-    shape = NetworkShape(info.cache_positions, info.fold_groups)
+    acceptance = add_plugin_acceptance if plugin else add_acceptance
+    shape = NetworkShape(info.cache_positions, info.fold_groups, acceptance)
     plan = build_plan(runtime, config, weights, shape, info.profiles)
     (folder / info.plan).write_bytes(memoryview(plan.data))
     return tensorrt_cuda.open_session(folder / info.plan, info, 0), info
@@ -88,9 +95,9 @@ def info_of(config: DecoderConfig, runtime: Any) -> io.PlanInfo:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((where, *model), marks=ON_GPU if where == "gpu" else [], id="-".join((where, *model)))
-        for where in ("interpreter", "gpu")
-        for model in MODELS
+        pytest.param((where, *model), marks=ON_GPU if where != "interpreter" else [], id="-".join((where, *model)))
+        for where, models in (("interpreter", MODELS), ("gpu", MODELS), ("gpu with plugin", MODELS[:1]))
+        for model in models
     ],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
@@ -98,8 +105,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     # Heads of 64: what an attention kernel is made for.
     config = config_of(architecture, dtype=dtype, head_dim=64, hidden_size=128)
     weights = {name: value.to(TORCH_DTYPES[dtype]) for name, value in random_weights(config).items()}
-    if where == "gpu":
-        session, info = gpu_session(config, weights, tmp_path_factory.mktemp("plan"))
+    if where != "interpreter":
+        folder = tmp_path_factory.mktemp("plan")
+        session, info = gpu_session(config, weights, folder, plugin=where == "gpu with plugin")
     else:
         session, info = cpu_session(request.getfixturevalue("trt"), config, weights)
     engine = TensorRTExecutor(config, LIMITS, TIERS, info, session)

@@ -126,6 +126,16 @@ def test_a_plan_is_built_without_a_gpu(trt: Any, tmp_path: Path, dtype: str) -> 
     assert sum("predicted" in note for note in progress.notes) == 6
 
 
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "mixed_windows", "qwen2"])
+def test_plans_of_every_family_are_built(trt: Any, architecture: str) -> None:
+    """Qwen3's is above. Windows, biases and groups are other layers each, which the runtime has to compile."""
+    config = config_of(architecture, dtype="float16")
+    profile = io.Profile(tiers=("full",), batch=2, rows=3, head_rows=3, logits=True)
+    plan = build_plan(trt, config, random_weights(config), NetworkShape(64), [profile])
+    assert plan.data.nbytes > 50_000
+    assert len(plan.activation_bytes) == 1
+
+
 def test_the_weights_digest_is_of_the_weights_and_not_of_the_plan() -> None:
     """Two builds of one model give plans that differ in bytes, yet are one model to every cache."""
     config = config_of("llama", dtype="float16")
