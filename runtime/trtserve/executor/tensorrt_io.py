@@ -124,8 +124,8 @@ def profiles_for(tiers: Sequence[Tier]) -> tuple[Profile, ...]:
 
     A greedy round runs in the first set and reads back integers; a round that samples, penalizes or reports
     log-probabilities runs in the second. Both sets share one plan's weights, which is why there is one plan: of
-    SmolLM2-135M in float16 it has 375 MB, a greedy plan 340 MB and one with logits 305 MB. The second set has no profile
-    whose shapes another of it takes: such rounds are rarer, and every profile adds about 20 MB of code.
+    SmolLM2-135M in float16 it has 375 MB, a greedy plan 340 MB and one with logits 305 MB. The second set has no
+    profile whose shapes another of it takes: such rounds are rarer, and every profile adds about 20 MB of code.
     """
     verify: dict[tuple[int, int], tuple[str, ...]] = {}
     for t in tiers:
