@@ -69,12 +69,15 @@ class TokenizerRecord(_Record):
 
 
 class CostPoint(_Record):
-    """The median measured time of one verify: ``batch`` sequences of ``rows`` rows each over ``context`` tokens."""
+    """The median measured time of one verify: ``batch`` sequences of ``rows`` rows each over ``context`` tokens.
 
-    batch: int = Field(ge=1)
-    rows: int = Field(ge=1)
-    context: int = Field(ge=0)
-    seconds: float = Field(gt=0)
+    Curves are files that users bring along, and are filled in row by row: the ranges are what can be measured at all.
+    """
+
+    batch: int = Field(ge=1, le=1 << 16)
+    rows: int = Field(ge=1, le=1 << 16)
+    context: int = Field(ge=0, le=1 << 31)
+    seconds: float = Field(ge=1e-9, le=1e9)
 
 
 class CostCurve(_Record):

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,6 +202,15 @@ def test_a_curve_that_is_no_text_is_refused(traces: Path, tmp_path: Path) -> Non
     path.write_bytes(b"\xff\xfe")
     code, out = run("replay", traces, "--curve", path)
     assert code == 1 and "not a cost curve" in out
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 10**12}, {"batch": 10**12}, {"seconds": 1e-300}, {"seconds": 1e300}])
+def test_a_curve_that_nothing_can_have_measured_is_refused(traces: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    point = {"batch": 1, "rows": 1, "context": 0, "seconds": 1.0}
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps({"device": "x", "points": [point, {**point, "rows": 4, **wrong}]}))
+    code, out = run("replay", traces, "--curve", path)
+    assert code == 1 and "not a cost curve" in out and next(iter(wrong)) in out
 
 
 def test_recording_to_a_compressed_file_is_refused(tmp_path: Path) -> None:
