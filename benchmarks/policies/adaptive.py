@@ -462,12 +462,12 @@ def _vote(same: int, other: int, longer: bool) -> int:
     return 3 if same > other else 4 if same == other else 5
 
 
-def divide_rows(chances: Sequence[Sequence[float]], cost: Callable[[int, int], float]) -> list[int]:
+def divide_rows(chances: Sequence[Sequence[float]], cost: Callable[[int, int], float], others: int = 0) -> list[int]:
     """Drafts of each sequence to verify: rows go to the likeliest drafts while expected tokens per time grow.
 
     ``cost(batch, extra)`` is a verify's time with ``extra`` draft rows, over that of one without.
     """
-    batch = len(chances)
+    batch = len(chances) + others
     heads = [(-of[0], i, 0) for i, of in enumerate(chances) if of]
     heapq.heapify(heads)
     expected, best, kept = float(batch), batch * EDGE, 0
@@ -481,4 +481,4 @@ def divide_rows(chances: Sequence[Sequence[float]], cost: Callable[[int, int], f
             best, kept = rate, len(order)
         if draft + 1 < len(chances[sequence]):
             heapq.heappush(heads, (-chances[sequence][draft + 1], sequence, draft + 1))
-    return [order[:kept].count(i) for i in range(batch)]
+    return [order[:kept].count(i) for i in range(len(chances))]

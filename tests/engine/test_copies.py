@@ -70,7 +70,7 @@ class Scripted:
         own.prompt = int(prompt[0])  # type: ignore[attr-defined]
         return own
 
-    def propose(self, sequences: Tokens[Any], limits: NDArray[np.int32]) -> list[Copy]:
+    def propose(self, sequences: Tokens[Any], limits: NDArray[np.int32], others: int) -> list[Copy]:
         self.limits.append(limits.tolist())
         made = []
         for own, limit in zip(sequences, limits, strict=True):

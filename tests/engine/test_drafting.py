@@ -54,8 +54,9 @@ def test_more_than_max_seqs_have_none(make_engine: Make) -> None:
 
 
 def test_a_sequence_without_copies_beside_one_with(make_engine: Make) -> None:
-    """Rows of one batch differ, down to a plain step."""
-    engine = make_engine(drafter=ToyDrafter, limits={"prefill_chunk": 64})
+    """Rows of one batch differ, down to a plain step, and the drafter knows how large the whole batch is."""
+    drafter = ToyDrafter()
+    engine = make_engine(drafter=drafter, limits={"prefill_chunk": 64})
     executor = engine._executor
     assert isinstance(executor, ToyExecutor)
     ready = threading.Event()
@@ -68,6 +69,10 @@ def test_a_sequence_without_copies_beside_one_with(make_engine: Make) -> None:
     for prompt, generation in zip(prompts, generations, strict=True):
         assert token_ids(collect(generation)) == reference(prompt, GREEDY)
     assert any(len(set(rows)) > 1 and 1 in rows for rows in executor.rows_seen)
+    asked = [(len(limits), others) for limits, others in zip(drafter.limits, drafter.others, strict=True)]
+    assert (2, 1) in asked
+    assert len(asked) <= len(executor.rows_seen)
+    assert all(count + others <= 3 for count, others in asked)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

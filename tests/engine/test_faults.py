@@ -185,8 +185,10 @@ def test_a_failing_drafter_costs_its_sequence_the_copies_only(
 
 def test_a_drafter_that_forgets_a_sequence(make_engine: Make) -> None:
     class Forgetful(ToyDrafter):
-        def propose(self, sequences: Sequence[ToySequence], limits: NDArray[np.int32]) -> list[ToyProposal]:
-            return super().propose(sequences, limits)[:-1]
+        def propose(
+            self, sequences: Sequence[ToySequence], limits: NDArray[np.int32], others: int = 0
+        ) -> list[ToyProposal]:
+            return super().propose(sequences, limits, others)[:-1]
 
     assert reasons(together(make_engine(drafter=Forgetful), PROMPTS)) == ["length"] * 4
 

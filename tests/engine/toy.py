@@ -298,14 +298,18 @@ class ToyDrafter:
     def __init__(self) -> None:
         self.started: list[ToySequence] = []
         self.limits: list[list[int]] = []
+        self.others: list[int] = []
         self.stored: list[tuple[str | None, list[int]]] = []
 
     def start(self, prompt: NDArray[np.int32], *, prediction: NDArray[np.int32], scope: str | None) -> ToySequence:
         self.started.append(ToySequence(prompt, scope))
         return self.started[-1]
 
-    def propose(self, sequences: Sequence[ToySequence], limits: NDArray[np.int32]) -> list[ToyProposal]:
+    def propose(
+        self, sequences: Sequence[ToySequence], limits: NDArray[np.int32], others: int = 0
+    ) -> list[ToyProposal]:
         self.limits.append(limits.tolist())
+        self.others.append(others)
         return [self.propose_one(s, limit) for s, limit in zip(sequences, limits.tolist(), strict=True)]
 
     def propose_one(self, sequence: ToySequence, limit: int) -> ToyProposal:

@@ -232,11 +232,30 @@ def test_rows_are_divided_as_transcribed(chances: list[list[float]], batch_cost:
     )
     taken = _native.divide_rows(chances, curve)
     assert taken == divide_rows(chances, curve.at)
+    assert _native.divide_rows(chances, curve, 3) == divide_rows(chances, curve.at, 3)
+    assert _native.divide_rows(chances, curve, 3) == divide_rows([*chances, [], [], []], curve.at)[: len(chances)]
     assert all(0 <= n <= len(of) for n, of in zip(taken, chances, strict=True))
     # Nobody's left-out draft is likelier than one that was taken.
     left = [of[n] for n, of in zip(taken, chances, strict=True) if n < len(of)]
     got = [of[n - 1] for n, of in zip(taken, chances, strict=True) if n]
     assert not left or not got or max(left) <= min(got)
+
+
+def test_a_row_costs_what_it_does_in_the_whole_batch() -> None:
+    """Where rows are free alone and dear in company, those beside who take no part count too."""
+    curve = CostCurve(
+        device="dear in company",
+        points=tuple(
+            CostPoint(batch=b, rows=r, context=0, seconds=1 + (b - 1) * (r - 1)) for b in (1, 8) for r in (1, 9)
+        ),
+    )
+    drafter = Drafter(lookup(max_drafts=8), cost=curve)
+    sequence = drafter.start([*FILE, *FILE[:60]], scope=None)
+    assert len(drafter.propose([sequence], [8])[0].tokens) == 8
+    sequence.abandon()
+    assert len(drafter.propose([sequence], [8], others=7)[0].tokens) == 0
+    with pytest.raises(ValueError, match="others is -1; allowed: 0 or more"):
+        drafter.propose([sequence], [8], others=-1)
 
 
 def test_a_batch_shares_its_rows() -> None:

@@ -67,10 +67,10 @@ class CopyRounds:
         if not takers:
             return copies
         try:
-            proposals = self._propose(self.drafter, [batch[b] for b in takers], most)
+            proposals = self._propose(self.drafter, [batch[b] for b in takers], most, len(batch))
         except Exception as e:
             self._log_error("propose", e)
-            proposals = self._propose_singly(self.drafter, [batch[b] for b in takers], most)
+            proposals = self._propose_singly(self.drafter, [batch[b] for b in takers], most, len(batch))
         vocab_size = self._info.vocab_size
         for b, proposal in zip(takers, proposals, strict=True):
             if proposal is None or proposal.source is None:
@@ -113,23 +113,25 @@ class CopyRounds:
         skipped, self._skipped = self._skipped, 0
         return skipped
 
-    def _propose(self, drafter: Drafter, takers: Tokens[Sequence], most: int) -> Tokens[Proposal | None]:
+    def _propose(self, drafter: Drafter, takers: Tokens[Sequence], most: int, batch: int) -> Tokens[Proposal | None]:
         limits = np.array([min(most, s.remaining - 1) for s in takers], np.int32)
-        proposals = drafter.propose([s.drafter for s in takers if s.drafter is not None], limits)
+        proposals = drafter.propose([s.drafter for s in takers if s.drafter is not None], limits, batch - len(takers))
         if len(proposals) != len(takers):
             raise ValueError(f"{len(proposals)} proposals for {len(takers)} sequences")
         for sequence in takers:
             self._note(sequence)
         return proposals
 
-    def _propose_singly(self, drafter: Drafter, takers: Tokens[Sequence], most: int) -> list[Proposal | None]:
+    def _propose_singly(
+        self, drafter: Drafter, takers: Tokens[Sequence], most: int, batch: int
+    ) -> list[Proposal | None]:
         """After a failed call for all: find out whose it was. That one goes on without copies."""
 
         def propose_one(sequence: Sequence) -> Proposal | None:
             try:
                 assert sequence.drafter is not None
                 sequence.drafter.abandon()
-                return self._propose(drafter, [sequence], most)[0]
+                return self._propose(drafter, [sequence], most, batch)[0]
             except Exception as e:
                 self._drop(sequence, "propose", e)
                 return None

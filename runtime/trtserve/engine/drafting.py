@@ -59,8 +59,11 @@ class Drafter(Protocol):
         """A drafter for a new sequence. ``scope`` None: nothing of other requests may be proposed to it, or kept."""
         ...
 
-    def propose(self, sequences: Sequence[Any], limits: NDArray[np.int32]) -> Sequence[Proposal]:
-        """One proposal per sequence (each of this drafter's own), of at most ``limits[b]`` tokens, int32 ``[B]``."""
+    def propose(self, sequences: Sequence[Any], limits: NDArray[np.int32], others: int) -> Sequence[Proposal]:
+        """One proposal per sequence (each of this drafter's own), of at most ``limits[b]`` tokens, int32 ``[B]``.
+
+        ``others``: sequences of the round beside these, which have no drafts of this drafter.
+        """
         ...
 
     def finish(self, sequence: Any, *, store: bool) -> None:

@@ -73,7 +73,7 @@ class VerifyCost:
 def shipped_priors() -> list[int]:
     """The adaptive policy's shares, in thousandths, by cell (csrc/odds.h)."""
 
-def divide_rows(chances: list[list[float]], cost: VerifyCost) -> list[int]:
+def divide_rows(chances: list[list[float]], cost: VerifyCost, others: int = 0) -> list[int]:
     """Drafts of each sequence that a round verifies, given each draft's chance (csrc/row_budget.h)."""
 
 class SequenceDrafter:
@@ -136,14 +136,15 @@ class Drafter:
         ``scope`` names whose finished requests it may copy from, and to whom it leaves its own text; None: neither.
         Scopes are compared as they are: make them with ``trtserve.lookup.shared.scope_name``.
         """
-    def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens) -> list[Proposal]:
+    def propose(self, sequences: Sequence[SequenceDrafter], limits: Tokens, others: int = 0) -> list[Proposal]:
         """Drafts for one round of a batch: one native call, without the GIL.
 
         (A lone sequence keeps the GIL: its search is shorter than waiting to get the GIL back.)
 
         ``limits[i]`` is the most drafts sequence i may have by tier, token budget and context, int32 ``[B]``; 0 gives
-        none. Every proposal that is not empty waits until it is settled or abandoned. ValueError, with nothing changed,
-        where a sequence is finished, another drafter's, named twice, or still has a proposal waiting.
+        none. ``others`` sequences of the round take no part, but the batch is that much larger, and a row costs what it
+        does there. Every proposal that is not empty waits until it is settled or abandoned. ValueError, with nothing
+        changed, where a sequence is finished, another drafter's, named twice, or still has a proposal waiting.
         """
     def step(
         self, sequences: Sequence[SequenceDrafter], accepted: Tokens, emitted: Sequence[Tokens], limits: Tokens

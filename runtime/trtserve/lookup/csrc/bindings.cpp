@@ -178,13 +178,13 @@ NB_MODULE(_native, m) {
         const Priors priors = shipped_priors();
         return std::vector<int>(priors.begin(), priors.end());
     });
-    m.def("divide_rows", [](const std::vector<std::vector<double>>& chances, const VerifyCost& cost) {
+    m.def("divide_rows", [](const std::vector<std::vector<double>>& chances, const VerifyCost& cost, int others) {
         std::vector<Offer> offers;
         for (const std::vector<double>& of : chances) offers.push_back({of.data(), static_cast<int>(of.size())});
         std::vector<int> taken;
-        RowBudget(cost).divide(offers, taken);
+        RowBudget(cost).divide(offers, taken, others);
         return taken;
-    }, nb::arg("chances"), nb::arg("cost"));
+    }, nb::arg("chances"), nb::arg("cost"), nb::arg("others") = 0);
 
     nb::class_<PySequence>(m, "SequenceDrafter")
         .def("observe", [](PySequence& self, nb::handle tokens) {
@@ -218,7 +218,8 @@ NB_MODULE(_native, m) {
              nb::arg("no_copy"), nb::arg("sources"), nb::arg("drafts"), nb::arg("empty"), nb::arg("int32"))
         .def("start", &PyDrafter::start, nb::arg("prompt").none(), nb::kw_only(), nb::arg("prediction").none() = nb::make_tuple(),
              nb::arg("scope").none(), nb::rv_policy::take_ownership)
-        .def("propose", &PyDrafter::propose, nb::arg("sequences").none(), nb::arg("limits").none())
+        .def("propose", &PyDrafter::propose, nb::arg("sequences").none(), nb::arg("limits").none(),
+             nb::arg("others") = 0)
         .def("step", &PyDrafter::step, nb::arg("sequences").none(), nb::arg("accepted").none(), nb::arg("emitted").none(),
              nb::arg("limits").none())
         .def("finish", &PyDrafter::finish, nb::arg("sequence"), nb::kw_only(), nb::arg("store"));

@@ -99,10 +99,11 @@ class PyDrafter {
         return sequence.release();
     }
 
-    nb::list propose(nb::handle sequences, nb::handle limits) {
+    nb::list propose(nb::handle sequences, nb::handle limits, int others) {
         const Batch batch(sequences);
         const Int32s most(limits, "limits");
         const Busy busy(state_->busy);
+        if (others < 0) throw std::invalid_argument("propose: others is " + std::to_string(others) + "; allowed: 0 or more");
         gather("propose", batch, most);
         for (std::size_t i = 0; i < batch.size(); ++i) {
             if (most.data()[i] < 0) throw_item("propose", i, ": limit is " + std::to_string(most.data()[i]) + "; allowed: 0 or more");
@@ -111,7 +112,7 @@ class PyDrafter {
         take_part(most);
         make_room();
         // One sequence's search is shorter than giving the GIL away and waiting for it.
-        without_gil(batch.size() > 1, [&] { search(most, drafts_.data + drafts_.used); });
+        without_gil(batch.size() > 1, [&] { search(most, drafts_.data + drafts_.used, others); });
         return proposals();
     }
 
@@ -134,7 +135,7 @@ class PyDrafter {
         rows(texts);
         without_gil(texts > 1, [&] {
             for (std::size_t i = 0; i < texts; ++i) learn(i, right.data()[i]);
-            search(most, chosen_.data());
+            search(most, chosen_.data(), 0);
         });
         write_rows(texts);
         return rows_.drafts;
@@ -251,8 +252,8 @@ class PyDrafter {
         all_[i]->observe(emitted(i), emitted_count(i));
     }
 
-    // Writes the drafts one after the other from `begin` on.
-    void search(const Int32s& limits, Token* begin) {
+    // Writes the drafts one after the other from `begin` on. `others`: sequences of the batch that take no part.
+    void search(const Int32s& limits, Token* begin, int others) {
         const int most = state_->settings.max_drafts;
         Token* out = begin;
         bool weighed = false;
@@ -264,12 +265,12 @@ class PyDrafter {
             weighed = sequence.policy().weighs();
             out += copies_[k].count;
         }
-        if (weighed) divide(begin);
+        if (weighed) divide(begin, others);
     }
 
     // Drops the drafts that do not pay in this batch, and closes the gaps they leave.
-    void divide(Token* begin) {
-        budget_.divide(offers_, taken_);
+    void divide(Token* begin, int others) {
+        budget_.divide(offers_, taken_, others);
         const Token* from = begin;
         Token* to = begin;
         for (std::size_t k = 0; k < gathered_.size(); ++k) {

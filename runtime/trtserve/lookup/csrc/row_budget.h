@@ -25,9 +25,9 @@ class RowBudget {
 
     explicit RowBudget(VerifyCost cost) : cost_(std::move(cost)) {}
 
-    // Writes the drafts to verify of each of `offers` to `taken`.
-    void divide(const std::vector<Offer>& offers, std::vector<int>& taken) {
-        const int batch = static_cast<int>(offers.size());
+    // Writes the drafts to verify of each of `offers` to `taken`. `others` sequences of the batch offer nothing.
+    void divide(const std::vector<Offer>& offers, std::vector<int>& taken, int others = 0) {
+        const int batch = static_cast<int>(offers.size()) + others;
         taken.assign(offers.size(), 0);
         int offered = 0;
         for (const Offer& offer : offers) offered += offer.count;
