@@ -236,7 +236,7 @@ class Ours:
 
 
 class OursInOneCall:
-    """The same for ``batch`` sequences of one prompt, by one call of ``Drafter.step`` a round. No other has its drafter."""
+    """The same for ``batch`` sequences of one prompt, by one call of ``step`` a round. The drafter is its own."""
 
     def __init__(self, drafter: Drafter, prompt: Tokens, batch: int = 1) -> None:
         self.drafter = drafter
