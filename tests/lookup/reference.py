@@ -180,7 +180,7 @@ class ScopeText:
         self.longer = [min(2 * k, 64)] if min(2 * k, 64) > k else []
         self.shorter = [n for n in (2, 1) if n < k]
         self.lengths = [*self.longer, k, *self.shorter]
-        self.ways_of_set = min(8, self.slots)
+        self.ways_of_set = 8
         sets = self.slots // self.ways_of_set
         self.short_sets = max(sets // 8, 1) if self.shorter and sets > 1 else 0
         self.other_sets = sets - self.short_sets

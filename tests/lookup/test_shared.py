@@ -100,7 +100,7 @@ def test_a_quarter_of_a_million_operations_and_no_token_crosses_scopes(
 ) -> None:
     cache, model = tiny(share * scopes, scopes, key_length), reference.SharedCache(share * scopes, scopes, key_length)
     seed, copies = share, 0
-    for number, (scope, tokens, limit) in enumerate(operations(seed, 250_000, names, tagged=True)):
+    for number, (scope, tokens, limit) in enumerate(operations(seed, 62_500, names, tagged=True)):
         name = f"scope {scope}"
         if limit is None:
             cache.insert(name, tokens)
@@ -270,6 +270,12 @@ def test_a_share_of_fewer_than_1024_tokens_is_refused_with_the_numbers() -> None
 def test_numbers_out_of_range_are_refused(mb: int, scopes: int, key_length: int) -> None:
     with pytest.raises(ValueError, match="allowed"):
         SharedCache(mb=mb, scopes=scopes, key_length=key_length)
+
+
+def test_a_share_without_one_set_of_entries_is_refused() -> None:
+    assert tiny(128, 1, 4).share_slots == 8
+    with pytest.raises(ValueError, match="beside a table of 4 entries"):
+        tiny(127, 1, 4)
 
 
 def test_bad_arguments_store_nothing() -> None:

@@ -25,12 +25,12 @@ Keys::Keys(int key_length) noexcept
 }
 
 ScopeText::ScopeText(const Share& share, const Keys& keys)
-    : keys_(&keys), ways_(std::min<std::size_t>(share.slots, 8)), slots_(share.slots), ring_(share.tokens) {
-    const std::size_t sets = share.slots / ways_;
+    : keys_(&keys), slots_(share.slots), ring_(share.tokens) {
+    const std::size_t sets = share.slots / kWays;
     const bool has_short = keys.main() + 1 < keys.count();
     short_sets_ = has_short && sets > 1 ? std::max<std::size_t>(sets / 8, 1) : 0;
     sets_ = sets - short_sets_;
-    fresh_ = std::min<std::size_t>(ring_.size(), sets_ * ways_) / 2;
+    fresh_ = std::min<std::size_t>(ring_.size(), sets_ * kWays) / 2;
     for (int key = 0; key < keys.count(); ++key) lengths_[static_cast<std::size_t>(key)] = static_cast<Place>(keys.length(key));
 }
 
@@ -60,7 +60,7 @@ ScopeText::Set ScopeText::set_of(int key, std::uint64_t state) const noexcept {
     const std::uint64_t high = mixed >> 32;
     const bool is_short = key > keys_->main() && short_sets_ > 0;
     const std::size_t set = is_short ? (high * short_sets_) >> 32 : short_sets_ + ((high * sets_) >> 32);
-    return {set * ways_, static_cast<std::uint64_t>(key) << 10 | (mixed & 0x3f) << 4};
+    return {set * kWays, static_cast<std::uint64_t>(key) << 10 | (mixed & 0x3f) << 4};
 }
 
 // A document's keys in order, with their sets fetched some tokens before they are needed: each lies in another part of
@@ -146,8 +146,9 @@ ScopeText::Place ScopeText::repeat(const Set& set, const Token* tokens, std::siz
     const Place end = written_.load(std::memory_order_relaxed);
     Place latest = end > fresh_ ? end - fresh_ : 0;  // a place before it is worth being written again
     const Place none = latest;
-    for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
-        const Slot entry = slots_[slot];
+    const Slot* const slots = &slots_[set.first];
+    for (std::size_t way = 0; way < kWays; ++way) {
+        const Slot entry = slots[way];
         const Place place = place_of(entry);
         if ((entry & (kTag | kNext)) != wanted || place <= latest || !holds(place)) continue;
         if (run(place, tokens, count) == count && follows(entry, tokens)) latest = place;
@@ -159,18 +160,20 @@ ScopeText::Place ScopeText::repeat(const Set& set, const Token* tokens, std::siz
 // of equals; else the oldest.
 std::size_t ScopeText::least(const Set& set) const noexcept {
     const Place begin = oldest();
-    const bool by_count = set.first < short_sets_ * ways_;
-    std::size_t least = set.first;
+    const std::array<Place, Keys::kMost> lengths = lengths_;
+    const bool by_count = set.first < short_sets_ * kWays;
+    const Slot* const slots = &slots_[set.first];
+    std::size_t least = 0;
     std::uint64_t worth = ~std::uint64_t{0};
-    for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
-        const Slot entry = slots_[slot];
-        const bool dead = place_of(entry) < begin + lengths_[static_cast<std::size_t>(key_of(entry))];
+    for (std::size_t way = 0; way < kWays; ++way) {
+        const Slot entry = slots[way];
+        const bool dead = place_of(entry) < begin + lengths[static_cast<std::size_t>(key_of(entry))];
         const std::uint64_t value = dead ? 0 : by_count ? seen_of(entry) << 60 | entry >> 4 : entry;
         const bool less = value < worth;  // no branches: which it is cannot be foretold
         worth = less ? value : worth;
-        least = less ? slot : least;
+        least = less ? way : least;
     }
-    return least;
+    return set.first + least;
 }
 
 // The key that ends at `tail_end` was followed by the token at `place`, `seen` times more. Returns, for a key of the key
@@ -178,21 +181,22 @@ std::size_t ScopeText::least(const Set& set) const noexcept {
 bool ScopeText::enter(const Set& set, const Token* tail_end, Place place, std::uint64_t seen) noexcept {
     const std::uint32_t token = at(place) & ~kStart;
     const std::uint64_t wanted = set.tag | hash_of(token);
+    const Slot* const slots = &slots_[set.first];
     bool others = false;
-    for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
-        const Slot entry = slots_[slot];
+    for (std::size_t way = 0; way < kWays; ++way) {
+        const Slot entry = slots[way];
         const Place other = place_of(entry);
         const std::uint64_t differs = entry ^ wanted;
         others |= (differs & kTag) == 0;
         if ((differs & (kTag | kNext)) != 0 || !holds(other) || (at(other) & ~kStart) != token || !follows(entry, tail_end))
             continue;
-        put(slot, slot_of(std::max(place, other), std::min(seen_of(entry) + seen, kMostSeen), set.tag, token));
+        put(set.first + way, slot_of(std::max(place, other), std::min(seen_of(entry) + seen, kMostSeen), set.tag, token));
         return true;
     }
     if (others && static_cast<int>(set.tag >> 10) == keys_->main()) {
         others = false;
-        for (std::size_t slot = set.first; slot < set.first + ways_ && !others; ++slot)
-            others = (slots_[slot] & kTag) == set.tag && follows(slots_[slot], tail_end);
+        for (std::size_t way = 0; way < kWays && !others; ++way)
+            others = (slots[way] & kTag) == set.tag && follows(slots[way], tail_end);
     }
     put(least(set), slot_of(place, 1, set.tag, token));
     return others;
@@ -252,7 +256,7 @@ int ScopeText::ways(const Token* tail_end, std::size_t available, int most_match
     int count = 0;
     for (int key = first_key; key < keys_->count(); ++key) {
         const Set& set = sets[static_cast<std::size_t>(key)];
-        for (std::size_t slot = set.first; slot < set.first + ways_; ++slot) {
+        for (std::size_t slot = set.first; slot < set.first + kWays; ++slot) {
             const Slot entry = slots_[slot];
             if ((entry & kTag) != set.tag || !holds(place_of(entry))) continue;
             entries[static_cast<std::size_t>(count++)] = entry;

@@ -93,7 +93,8 @@ struct Way {
 class ScopeText {
   public:
     static constexpr int kKnownRun = 32;  // tokens in a row, or all to the document's end, that are not stored again
-    static constexpr int kMostWays = 8 * Keys::kMost;  // all entries of a tail's keys
+    static constexpr std::size_t kWays = 8;  // slots of a set; a table has at least one set
+    static constexpr int kMostWays = static_cast<int>(kWays) * Keys::kMost;  // all entries of a tail's keys
 
     ScopeText(const Share& share, const Keys& keys);
 
@@ -170,7 +171,6 @@ class ScopeText {
 
     const Keys* keys_;
     std::array<Place, Keys::kMost> lengths_{};
-    std::size_t ways_;                  // slots of a set
     std::size_t short_sets_, sets_;     // the table begins with the sets of short keys
     std::size_t fresh_;                 // tokens after which text that comes again is written again
     FixedArray<Slot> slots_;

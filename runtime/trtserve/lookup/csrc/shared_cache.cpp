@@ -13,7 +13,7 @@ SharedCache::SharedCache(std::size_t budget, int scopes, int key_length, std::si
     if (scopes < 1 || scopes > 256)
         throw std::invalid_argument("scopes is " + std::to_string(scopes) + "; allowed: 1 to 256");
     share_ = Share::of(budget / max_scopes_);
-    if (share_.tokens < min_share_tokens || share_.tokens == 0)
+    if (share_.tokens < min_share_tokens || share_.tokens == 0 || share_.slots < ScopeText::kWays)
         throw std::invalid_argument("shared cache: " + std::to_string(budget) + " bytes over " + std::to_string(scopes) +
                                     " scopes leave " + std::to_string(share_.bytes) + " bytes a scope, " +
                                     std::to_string(share_.tokens) + " tokens beside a table of " +
