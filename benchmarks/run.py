@@ -101,13 +101,16 @@ def engine(name: str) -> Path:
 
 
 def measure(part: Part, quick: bool) -> Any:
-    """A part's result. Raises CalledProcessError where its process fails."""
+    """A part's result. Raises RuntimeError where its process fails."""
     directories = [str(engine(name)) for name in part.engines]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "out.json"
         command = [sys.executable, "-m", f"benchmarks.{part.module}", *directories, *part.arguments]
         command += [*(part.quick if quick else ()), "--json", str(out)]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        if done.returncode:
+            # The page names no paths of the machine that measured.
+            raise RuntimeError(f"benchmarks.{part.module} ended with {done.returncode}")
         return json.loads(out.read_text(encoding="utf-8"))
 
 
