@@ -99,7 +99,7 @@ def lines(
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.12 * max(p[1] for points in series.values() for p in points))
     if ticks:
         every = sorted({p[0] for points in series.values() for p in points})
         axes.set_xticks(every, [_short(v) for v in every])
