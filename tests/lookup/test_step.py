@@ -40,6 +40,7 @@ def one_by_one(
     accepted: list[int],
     emitted: list[list[int]],
     limits: list[int],
+    others: int,
 ) -> list[tuple[list[int], str | None, int]]:
     for sequence, waiting, count, tokens in zip(sequences, drafted, accepted, emitted, strict=True):
         if waiting and count >= 0:
@@ -48,7 +49,8 @@ def one_by_one(
             sequence.abandon()
         sequence.observe(tokens)
     part = [b for b, limit in enumerate(limits) if limit >= 0]
-    proposals = drafter.propose([sequences[b] for b in part], [limits[b] for b in part])
+    others += len(sequences) - len(part)
+    proposals = drafter.propose([sequences[b] for b in part], [limits[b] for b in part], others)
     found: list[tuple[list[int], str | None, int]] = [([], None, 0)] * len(sequences)
     for b, proposal in zip(part, proposals, strict=True):
         found[b] = (proposal.tokens.tolist(), proposal.source, proposal.match)
@@ -83,15 +85,17 @@ def test_a_step_is_the_calls_it_stands_for(data: st.DataObject, policy: str) -> 
         accepted = [choose(len(drafts) + 2) - 1 for drafts in waiting]
         emitted = [drafts[: max(n, 0)] + text(2) for drafts, n in zip(waiting, accepted, strict=True)]
         limits = [(-1, 0, 1, 3, 64)[choose(5)] for _ in pairs]
+        others = (0, 1, 9)[choose(3)]
         form: Callable[[list[int]], object] = (list, tuple, lambda tokens: np.array(tokens, np.int32))[choose(3)]
         drafts = drafters[0].step(
             [a for a, _ in pairs],
             form(accepted),  # type: ignore[arg-type]
             [form(tokens) for tokens in emitted],  # type: ignore[misc]
             form(limits),  # type: ignore[arg-type]
+            others,
         )
         found = listed(drafts)
-        assert found == one_by_one(drafters[1], [b for _, b in pairs], waiting, accepted, emitted, limits)
+        assert found == one_by_one(drafters[1], [b for _, b in pairs], waiting, accepted, emitted, limits, others)
         assert [state(a) for a, _ in pairs] == [state(b) for _, b in pairs]
         waiting = [tokens for tokens, _, _ in found]
         if choose(3) == 0:
@@ -136,7 +140,7 @@ def test_an_empty_step() -> None:
     assert [array.shape for array in drafts] == [(0, 32), (0,), (0,), (0,)]
 
 
-def test_a_limit_below_zero_keeps_a_sequence_out_of_the_round() -> None:
+def test_a_limit_below_zero_keeps_a_sequence_out_of_the_drafts() -> None:
     d = Drafter(lookup())
     s = d.start([*TEXT, *TEXT[:8]], scope=None)
     assert d.step([s], [-1], [[]], [8]).counts.tolist() == [2]
@@ -195,6 +199,8 @@ def test_what_a_step_refuses_changes_nothing() -> None:
         with pytest.raises(ValueError, match=message):
             d.step(sequences, accepted, emitted, most)  # type: ignore[arg-type]
         assert (fresh.length, waiting.length, waiting.window) == (38, 38, 2)
+    with pytest.raises(ValueError, match="others is -1; allowed: 0 or more"):
+        d.step(both, none, right, limits, -1)
     with pytest.raises(TypeError):
         d.step(None, [], [], [])  # type: ignore[arg-type]
     assert listed(d.step(both, none, right, limits)) == [([], None, 0), (TEXT[10:14], "history", 10)]

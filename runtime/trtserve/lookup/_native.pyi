@@ -147,19 +147,26 @@ class Drafter:
         changed, where a sequence is finished, another drafter's, named twice, or still has a proposal waiting.
         """
     def step(
-        self, sequences: Sequence[SequenceDrafter], accepted: Tokens, emitted: Sequence[Tokens], limits: Tokens
+        self,
+        sequences: Sequence[SequenceDrafter],
+        accepted: Tokens,
+        emitted: Sequence[Tokens],
+        limits: Tokens,
+        others: int = 0,
     ) -> Drafts:
         """What a batch's last round showed, and its drafts for the next: one native call, without the GIL. It does ::
 
             for sequence, count, tokens in zip(sequences, accepted, emitted):
                 sequence.settle(count) if count >= 0 and it waits for that else sequence.abandon()
                 sequence.observe(tokens)
-            drafter.propose([s for s, limit in zip(sequences, limits) if limit >= 0], [l for l in limits if l >= 0])
+            part = [b for b, limit in enumerate(limits) if limit >= 0]
+            others += len(sequences) - len(part)
+            drafter.propose([sequences[b] for b in part], [limits[b] for b in part], others)
 
         ``accepted[i]``, int32 ``[B]``: drafts of sequence i that were accepted, 0 where it had none; -1 where those it
         had were not verified. ``emitted[i]``: its committed tokens, accepted drafts included; it may be empty, and
-        ``emitted`` is a list or tuple. ``limits[i]``, int32 ``[B]``: as for ``propose``; -1 keeps the sequence out of
-        the next round.
+        ``emitted`` is a list or tuple. ``limits[i]``, int32 ``[B]``: as for ``propose``; -1: the sequence is in the
+        next round's batch, but has no part in its drafts.
 
         ValueError, with nothing changed, for what any of these calls would refuse, and for lengths that differ.
         """

@@ -108,7 +108,8 @@ class BatchDrafts:
             limits.append(self._limit(request, one.known + len(new), most))
         drafts: dict[int, list[int]] = {}
         if live:
-            found = self._drafter.step([one.drafter for one in live], accepted, emitted, limits)
+            others = len(batch) - len(live)
+            found = self._drafter.step([one.drafter for one in live], accepted, emitted, limits, others)
             for row, (one, count, source) in enumerate(
                 zip(live, found.counts.tolist(), found.sources.tolist(), strict=True)
             ):

@@ -221,6 +221,6 @@ NB_MODULE(_native, m) {
         .def("propose", &PyDrafter::propose, nb::arg("sequences").none(), nb::arg("limits").none(),
              nb::arg("others") = 0)
         .def("step", &PyDrafter::step, nb::arg("sequences").none(), nb::arg("accepted").none(), nb::arg("emitted").none(),
-             nb::arg("limits").none())
+             nb::arg("limits").none(), nb::arg("others") = 0)
         .def("finish", &PyDrafter::finish, nb::arg("sequence"), nb::kw_only(), nb::arg("store"));
 }

@@ -116,7 +116,7 @@ class PyDrafter {
         return proposals();
     }
 
-    nb::object step(nb::handle sequences, nb::handle accepted, nb::handle emitted, nb::handle limits) {
+    nb::object step(nb::handle sequences, nb::handle accepted, nb::handle emitted, nb::handle limits, int others) {
         const Batch batch(sequences);
         const Int32s right(accepted, "accepted"), most(limits, "limits");
         if (!is_list_or_tuple(emitted))
@@ -124,6 +124,7 @@ class PyDrafter {
                                         "; allowed: a list or tuple of tokens for each sequence");
         const auto texts = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(emitted.ptr()));
         const Busy busy(state_->busy);
+        if (others < 0) throw std::invalid_argument("step: others is " + std::to_string(others) + "; allowed: 0 or more");
         gather("step", batch, most);
         if (right.size() != batch.size() || texts != batch.size())
             throw std::invalid_argument("step: " + std::to_string(batch.size()) + " sequences, " + std::to_string(right.size()) +
@@ -135,7 +136,7 @@ class PyDrafter {
         rows(texts);
         without_gil(texts > 1, [&] {
             for (std::size_t i = 0; i < texts; ++i) learn(i, right.data()[i]);
-            search(most, chosen_.data(), 0);
+            search(most, chosen_.data(), others + static_cast<int>(texts - gathered_.size()));
         });
         write_rows(texts);
         return rows_.drafts;
