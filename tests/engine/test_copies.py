@@ -51,8 +51,8 @@ class Own:
 
 
 class Copy:
-    def __init__(self, *tokens: int) -> None:
-        self.tokens = np.array(tokens, np.int32)
+    def __init__(self, *tokens: Any) -> None:
+        self.tokens = np.array(tokens, None if tokens else np.int32)
         self.source = "history" if tokens else None
 
 
@@ -134,8 +134,8 @@ def test_without_a_drafter_lookup_or_the_requests_wish_there_is_none() -> None:
     assert drafter.limits == []
 
 
-@pytest.mark.parametrize("wrong", [(VOCAB,), (-1, 3), (1,) * 7])
-def test_what_may_not_be_verified_ends_that_sequences_copies(wrong: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("wrong", [(VOCAB,), (-1, 3), (1,) * 7, ((1, 2),), ("three",)])
+def test_what_may_not_be_verified_ends_that_sequences_copies(wrong: tuple[Any, ...]) -> None:
     drafter = Scripted()
     drafter.obey = False
     rounds = rounds_of(drafter)
@@ -144,6 +144,19 @@ def test_what_may_not_be_verified_ends_that_sequences_copies(wrong: tuple[int, .
     assert tokens(rounds.draft(sequences)) == [None, [7]]
     assert sequences[0].drafter is None and drafter.finished[0][1] is False
     assert tokens(rounds.draft(sequences)) == [None, [7]]
+
+
+def test_a_source_without_drafts_ends_that_sequences_copies() -> None:
+    drafter = Scripted()
+    rounds = rounds_of(drafter)
+    sequences = begin(rounds, 2, 3)
+    empty = Copy()
+    empty.source = "history"
+    propose = drafter.propose
+    drafter.says = {3: (7,)}
+    drafter.propose = lambda s, limits, batch: [empty, *propose(s, limits, batch)[1:]]  # type: ignore[method-assign]
+    assert tokens(rounds.draft(sequences)) == [None, [7]]
+    assert [s.drafter is None for s in sequences] == [True, False]
 
 
 def test_a_failure_for_all_is_traced_to_whose_it_was(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtserve.engine.drafting import Drafter, Proposal
-from trtserve.engine.protocol import Scope
+from trtserve.engine.protocol import Scope, Source
 from trtserve.engine.rounds import Drafts
 from trtserve.engine.sequence import Sequence
 from trtserve.executor.base import ExecutorInfo
@@ -71,15 +71,13 @@ class CopyRounds:
         except Exception as e:
             self._log_error("propose", e)
             proposals = self._propose_singly(self.drafter, [batch[b] for b in takers], most, len(batch))
-        vocab_size = self._info.vocab_size
         for b, proposal in zip(takers, proposals, strict=True):
             if proposal is None or proposal.source is None:
                 continue
-            tokens = np.asarray(proposal.tokens, np.int32)
-            if len(tokens) > min(most, batch[b].remaining - 1) or tokens.min() < 0 or tokens.max() >= vocab_size:
-                self._drop(batch[b], "propose", ValueError("drafts beyond the limit or the vocabulary"))
-                continue
-            copies[b] = Drafts(tokens, proposal.source)
+            try:
+                copies[b] = self._checked(proposal, proposal.source, min(most, batch[b].remaining - 1))
+            except Exception as e:
+                self._drop(batch[b], "propose", e)
         return copies
 
     def most_drafts(self, batch: int) -> int:
@@ -121,6 +119,14 @@ class CopyRounds:
         for sequence in takers:
             self._note(sequence)
         return proposals
+
+    def _checked(self, proposal: Proposal, source: Source, limit: int) -> Drafts:
+        tokens = np.asarray(proposal.tokens, np.int32)
+        if tokens.ndim != 1 or not 1 <= len(tokens) <= limit:
+            raise ValueError(f"a copy of shape {tokens.shape}; allowed: 1 to {limit} drafts")
+        if not 0 <= int(tokens.min()) <= int(tokens.max()) < self._info.vocab_size:
+            raise ValueError(f"drafts outside the vocabulary; allowed: 0 to {self._info.vocab_size - 1}")
+        return Drafts(tokens, source)
 
     def _propose_singly(
         self, drafter: Drafter, takers: Tokens[Sequence], most: int, batch: int
