@@ -78,6 +78,8 @@ class Overrides(BaseModel):
 
     def speculative(self, manifest: Manifest) -> Speculative:
         """The speculation settings to serve with. Raises OverrideError where the engine was not built for them."""
+        if manifest.target == "tensorrt_llm":
+            self._check_tensorrt_llm()
         built = manifest.speculative
         lookup = self._lookup(built.prompt_lookup)
         if self.hermetic and lookup is not None and lookup.shared_cache.mb:
@@ -89,6 +91,16 @@ class Overrides(BaseModel):
         self._check_snapshot(lookup, manifest)
         exact = built.exact_verify if self.exact_verify is None else self.exact_verify
         return built.model_copy(update={"prompt_lookup": lookup, "exact_verify": exact})
+
+    def _check_tensorrt_llm(self) -> None:
+        for name, value, why in (
+            ("device", self.device, "TensorRT-LLM takes the GPUs that CUDA_VISIBLE_DEVICES names"),
+            ("threads", self.threads, "TensorRT-LLM computes on GPUs"),
+        ):
+            if value is not None:
+                raise OverrideError(f"{name} does not apply to target tensorrt_llm: {why}")
+        if self.exact_verify:
+            raise OverrideError("exact_verify is not offered on target tensorrt_llm; allowed: false")
 
     def _check_snapshot(self, lookup: PromptLookup | None, manifest: Manifest) -> None:
         if self.shared_cache_path is None:

@@ -209,6 +209,16 @@ def test_a_tensorrt_engine_computes_on_gpus_alone(engine: Path, capsys: pytest.C
     assert "--kind cpu: target tensorrt computes on GPUs; allowed: auto, gpu" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("setting", ["threads=4", "device=cuda:1", "exact_verify=true"])
+def test_what_tensorrt_llm_would_refuse_is_refused_here(
+    engine: Path, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    retarget(engine, "tensorrt_llm", {"target": "tensorrt_llm"})
+    assert run(["triton", str(engine), "-o", str(engine.parent / "models"), "--set", setting]) == 2
+    error = capsys.readouterr().err
+    assert setting.partition("=")[0] in error and "target tensorrt_llm" in error
+
+
 def test_a_tensorrt_engine_is_on_the_first_gpu(engine: Path) -> None:
     retarget(engine, "tensorrt", {"target": "tensorrt"})
     assert 'value { string_value: "0" }' in config_of(write(engine))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trtserve import Engine
 from trtserve.engine.protocol import EngineError, Finish, GenerationRequest, QueueFullError, RequestError, Scope
+from trtserve.executor.base import ExecutorError
 from trtserve.loading import load_engine
 from trtserve.sampling import SamplingParams
 
@@ -188,6 +191,21 @@ def test_a_stop_string_aborts_what_runs_on(open_engine: Open, reference: Engine)
     assert free_slots(engine) == [0, 1, 2, 3]
 
 
+def test_of_rounds_past_a_requests_end_nothing_is_kept(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_engine("1.3")
+    feed, tasks = engine.engine._feed, engine.engine._tasks  # type: ignore[attr-defined]
+    # An abort that comes late: the executor goes on, and announces rounds that nobody reads as they come.
+    monkeypatch.setattr(engine.engine, "_abort", lambda result: None)
+    text = engine.generate(REPEAT, **LONG).text
+    engine.generate(REPEAT, **LONG, stop=(text[3],))
+    deadline = time.monotonic() + 20
+    while tasks:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    feed.drain()
+    assert not feed._rounds and not feed._latest
+
+
 def test_a_failed_forward_ends_its_requests_and_the_engine_lives(open_engine: Open, reference: Engine) -> None:
     engine = open_engine("1.3", speculative={"prompt_lookup": {"shared_cache": {"mb": 1, "scopes": 2}}})
     worker(engine).fail_at = {6}
@@ -267,3 +285,21 @@ def test_verify_requests_fail_alone(open_engine: Open) -> None:
         engine.generate(REPEAT, **LONG)
     assert verify_executor(engine).canceled == [4]
     assert len(engine.generate(REPEAT, **LONG).tokens) == 60
+
+
+@pytest.mark.parametrize("failing", ["versions.require_parameters", "find_carrier"])
+def test_an_engine_that_cannot_be_opened_leaves_nothing(
+    failing: str, open_engine: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(where: Any, *given: Any) -> None:
+        if where != "LLM.generate_async":
+            raise ExecutorError("not this version")
+
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(f"trtserve.engine.tensorrt_llm.{failing}", refuse)
+    with pytest.raises(ExecutorError, match="not this version"):
+        open_engine("1.3")
+    assert not list(scratch.glob("trtserve-*"))
+    assert not [thread for thread in threading.enumerate() if thread.name == "fake-executor"]

@@ -6,6 +6,7 @@ engine was built for and checks it against what is installed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,6 @@ def open_engine(
     """A running engine. Raises ExecutorError when TensorRT-LLM cannot run it, EngineDirError when the checkpoint is not
     what it was built from, OverrideError for settings that cannot be changed here."""
     info = TensorRTLLMInfo.of(path, manifest)
-    _refuse(overrides)
     if info.drafting == "builtin" and speculative.prompt_lookup != manifest.speculative.prompt_lookup:
         raise OverrideError(
             "the drafts of this engine are TensorRT-LLM's own, whose settings are built in; build it again with "
@@ -49,17 +49,6 @@ def open_engine(
     if info.version == "1.2":
         return _open_verify_requests(path, manifest, overrides, speculative, tokenizer, salts, info, recorder)
     return _open_pytorch(path, manifest, overrides, speculative, tokenizer, salts, info, recorder, package)
-
-
-def _refuse(overrides: Overrides) -> None:
-    for name, why in (
-        ("device", "TensorRT-LLM takes the GPUs that CUDA_VISIBLE_DEVICES names"),
-        ("threads", "TensorRT-LLM computes on GPUs"),
-    ):
-        if getattr(overrides, name) is not None:
-            raise OverrideError(f"{name} does not apply to target tensorrt_llm: {why}")
-    if overrides.exact_verify:
-        raise OverrideError("exact_verify is not offered on target tensorrt_llm; allowed: false")
 
 
 def _open_pytorch(
@@ -84,37 +73,42 @@ def _open_pytorch(
     )
     feed: FeedReader | None = None
     lookup = speculative.prompt_lookup
-    if info.drafting == "trtlookup" and lookup is not None:
-        feed = FeedReader()
-        plan = LookupPlan(
-            lookup=lookup,
-            max_draft_len=info.max_draft_len,
-            max_batch_size=manifest.limits.max_batch_size,
-            max_seq_len=manifest.limits.max_seq_len,
-            feed_address=feed.address,
-            hermetic=overrides.hermetic,
-            tokenizer=_tokenizer_layout(path, manifest) if lookup.shared_cache.mb and not overrides.hermetic else None,
+    with contextlib.ExitStack() as opened:
+        if info.drafting == "trtlookup" and lookup is not None:
+            feed = FeedReader()
+            opened.callback(feed.close)
+            kept = lookup.shared_cache.mb and not overrides.hermetic
+            plan = LookupPlan(
+                lookup=lookup,
+                max_draft_len=info.max_draft_len,
+                max_batch_size=manifest.limits.max_batch_size,
+                max_seq_len=manifest.limits.max_seq_len,
+                feed_address=feed.address,
+                hermetic=overrides.hermetic,
+                tokenizer=_tokenizer_layout(path, manifest) if kept else None,
+            )
+            tensor_parallel_size = int(arguments["tensor_parallel_size"])
+            arguments["speculative_config"] = _user_provided(package, plan, info, tensor_parallel_size)
+        try:
+            llm = package.LLM(**arguments)
+        except Exception as e:
+            raise ExecutorError(f"{path}: TensorRT-LLM {package.__version__} cannot run this engine: {e}") from e
+        opened.callback(llm.shutdown)
+        engine = PyTorchEngine(
+            llm,
+            package,
+            tokenizer,
+            manifest,
+            salts,
+            feed=feed,
+            carrier=None if feed is None else find_carrier(llm),
+            chain=info.chain,
+            adapters={name: (number, where) for number, (name, where) in enumerate(info.adapters.items(), 1)},
+            max_queue=overrides.max_queue,
+            recorder=recorder,
         )
-        arguments["speculative_config"] = _user_provided(package, plan, info, int(arguments["tensor_parallel_size"]))
-    try:
-        llm = package.LLM(**arguments)
-    except Exception as e:
-        if feed is not None:
-            feed.close()
-        raise ExecutorError(f"{path}: TensorRT-LLM {package.__version__} cannot run this engine: {e}") from e
-    return PyTorchEngine(
-        llm,
-        package,
-        tokenizer,
-        manifest,
-        salts,
-        feed=feed,
-        carrier=None if feed is None else find_carrier(llm),
-        chain=info.chain,
-        adapters={name: (number, where) for number, (name, where) in enumerate(info.adapters.items(), 1)},
-        max_queue=overrides.max_queue,
-        recorder=recorder,
-    )
+        opened.pop_all()  # the engine's own from here on
+    return engine
 
 
 def _tokenizer_layout(path: Path, manifest: Manifest) -> tuple[str, TokenizerRecord]:

@@ -234,6 +234,8 @@ class PyTorchEngine:
             self._running.pop(sequence, None)
             self._cancelled.discard(sequence)
             if self._feed is not None:
+                # What was announced of it and is read only later would never be forgotten.
+                self._feed.drain()
                 self._feed.forget(result.request_id)
 
     def _prepare(self, sequence: Sequence) -> None:
