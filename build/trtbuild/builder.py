@@ -15,6 +15,7 @@ from trtbuild.draft_model import open_draft
 from trtbuild.errors import BuildError, OutputError, RecipeError
 from trtbuild.progress import Progress
 from trtbuild.recipe import LoadedRecipe, Recipe
+from trtbuild.triton.deployment import RECIPE_NAME
 from trtserve import engine_dir
 from trtserve.engine_dir import Choice, EngineDirError, Manifest
 from trtserve.model_config import DecoderConfig
@@ -160,7 +161,7 @@ def _build_in(
     recipe, target = prepared.recipe, targets.get(prepared.recipe.target)
     given = targets.BuildInput(recipe, prepared.config, prepared.checkpoint, prepared.draft)
     output = target.build(given, directory, progress)
-    (directory / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    (directory / RECIPE_NAME).write_text(recipe.to_yaml(), encoding="utf-8")
     inputs.write_inputs(directory, built_from)
     manifest = Manifest(
         name=recipe.name,

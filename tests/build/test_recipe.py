@@ -254,6 +254,7 @@ def test_prompt_lookup_true_is_refused_with_what_is_allowed(recipe_file: Write) 
         (["triton={kind: cpu, gpus: [0]}"], "triton.gpus", "is given with kind cpu; allowed: no gpus, or kind"),
         (["triton.gpus=[0, 1, 0]"], "triton.gpus", "names GPU 0 twice; allowed: each id once"),
         (["target=tensorrt", "triton.kind=cpu"], "triton.kind", "given cpu, but target tensorrt computes on GPUs"),
+        (["target=tensorrt_llm", "triton.threads=4"], "triton.threads", "given 4, but TensorRT-LLM computes on GPUs"),
         (
             ["target=tensorrt_llm", "tensorrt_llm.tensor_parallel_size=2", "triton.gpus=[0, 1, 2]"],
             "triton.gpus",

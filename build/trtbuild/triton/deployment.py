@@ -62,6 +62,8 @@ class Deployment(Section):
         """What cannot be honoured for an engine of ``target``: (key, message) for each."""
         if self.kind == "cpu" and target != "torch":
             yield "kind", f"given cpu, but target {target} computes on GPUs; allowed: auto, gpu"
+        if self.threads is not None and target == "tensorrt_llm":
+            yield "threads", f"given {self.threads}, but TensorRT-LLM computes on GPUs; allowed: null"
         if self.gpus and self.kind == "cpu":
             yield "gpus", "is given with kind cpu; allowed: no gpus, or kind auto or gpu"
         if twice := sorted({gpu for gpu in self.gpus if self.gpus.count(gpu) > 1}):
@@ -114,12 +116,7 @@ def of_engine(engine: Path, resolved: Mapping[str, Any]) -> Deployment:
 
 
 def gpus_per_instance(target: str, resolved: Mapping[str, Any]) -> int:
-    """GPUs that one engine spans: the product of the parallel sizes in the target's section of a resolved recipe."""
-    if target != "tensorrt_llm":
-        return 1
+    """GPUs that one engine spans, by the target's section of a resolved recipe."""
     section = resolved.get(target) or {}
-    count = 1
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-        size = section.get(name, 1)
-        count *= size if isinstance(size, int) and size > 0 else 1
-    return count
+    size = section.get("tensor_parallel_size", 1) if target == "tensorrt_llm" else 1
+    return size if isinstance(size, int) and size > 0 else 1
