@@ -148,7 +148,9 @@ def load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Execu
         from trtserve.executor.tensorrt import TensorRTExecutor
 
         kept = directory_of(overrides.kernel_cache)
-        return TensorRTExecutor.load(path, manifest, device=_cuda_index(device), kernel_cache=kept)
+        return TensorRTExecutor.load(
+            path, manifest, device=_cuda_index(device), threads=overrides.threads, kernel_cache=kept
+        )
     raise ExecutorError(f"{path}: target {manifest.target} does not run on an executor; allowed here: torch, tensorrt")
 
 

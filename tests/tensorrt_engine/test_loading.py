@@ -26,8 +26,8 @@ def test_the_setting_names_the_directory(
     seen: dict[str, Any] = {}
     monkeypatch.setattr(TensorRTExecutor, "load", lambda path, manifest, **given: seen.update(given))
     given = setting if setting in (None, "off") else str(tmp_path / setting)
-    loading.load_executor(tmp_path, manifest_of(), Overrides(kernel_cache=given, device="cuda:1"))
-    assert seen == {"device": 1, "kernel_cache": None if kept is None else tmp_path / kept}
+    loading.load_executor(tmp_path, manifest_of(), Overrides(kernel_cache=given, device="cuda:1", threads=3))
+    assert seen == {"device": 1, "threads": 3, "kernel_cache": None if kept is None else tmp_path / kept}
 
 
 def test_kernels_are_kept_for_the_plan_that_the_manifest_records(

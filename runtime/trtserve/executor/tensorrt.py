@@ -41,10 +41,17 @@ class TensorRTExecutor(Executor):
 
     @classmethod
     def load(
-        cls, directory: Path, manifest: Manifest, device: int = 0, *, kernel_cache: Path | None = None
+        cls,
+        directory: Path,
+        manifest: Manifest,
+        device: int = 0,
+        *,
+        threads: int | None = None,
+        kernel_cache: Path | None = None,
     ) -> TensorRTExecutor:
         """The executor of an engine directory on GPU ``device``.
 
+        ``threads``: see the constructor.
         ``kernel_cache``: the directory where TensorRT-RTX's compiled kernels are kept between starts; None: nowhere.
 
         Raises ExecutorError, in one line, when the plan's runtime is not installed or of another version, there is no
@@ -57,7 +64,7 @@ class TensorRTExecutor(Executor):
         digest = "" if plan is None else plan.sha256
         session = open_session(directory / info.plan, info, device, kernels=kernel_cache, plan_digest=digest)
         try:
-            return cls(manifest.model, manifest.limits, manifest.tiers, info, session)
+            return cls(manifest.model, manifest.limits, manifest.tiers, info, session, threads)
         except BaseException:
             session.close()
             raise
