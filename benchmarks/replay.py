@@ -1,11 +1,12 @@
 """Every policy on every trace under every cost curve: the evidence behind the default.
 
-``python -m benchmarks.replay [--out FILE] [--policies NAMES]``
+``python -m benchmarks.replay [--held-out] [--out FILE] [--policies NAMES]``
 
 Modelled decode time, so one machine's noise has no part in it: rounds are replayed with the real drafter (or a peer's
 rule) and priced by a curve. Speed-up is decode time without drafts over that with them. ``adaptive`` is replayed with
 priors fitted on the half of the groups that a trace is *not* in; ``adaptive-shipped`` with those that ship, fitted on
-all.
+all. ``--held-out`` replays the traces on which nothing was fitted or chosen, with what ships, and keeps its results
+apart.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.policies.fit import fit
 from benchmarks.policies.ngram import ModRule, NgramRule, PoolRule, SimpleRule
 from benchmarks.policies.oracle import Oracle
 from benchmarks.policies.suffix import FrequentRule, LongestRule, TrieRule
-from benchmarks.traces.read import half, shipped
+from benchmarks.traces.read import half, held_out, shipped
 from trtserve.lookup.shared import SharedCache
 from trtserve.replay.core import Limits, replay
 from trtserve.replay.curves import CostModel, load_curve, shipped_curves
@@ -30,7 +31,8 @@ from trtserve.replay.policies import NativePolicy, Policy
 from trtserve.replay.traces import Trace
 from trtserve.settings import PromptLookup
 
-OUT = Path(__file__).resolve().parent / "results" / "replay.json"
+RESULTS = Path(__file__).resolve().parent / "results"
+OUT, HELD_OUT = RESULTS / "replay.json", RESULTS / "replay-heldout.json"
 #: Rows that the largest of the policies may ask for.
 MOST = 64
 #: Batches, and the drafts a sequence may have in one.
@@ -38,6 +40,9 @@ BATCHES = (1, 4, 8, 16, 32)
 BATCH_DRAFTS = (3, 8)
 #: Curves that say something about batches.
 BATCH_CURVES = ("cpu-fp16", "cpu-fp32", "gpu-modelled", "row-0.05", "torch-fp16")
+#: The default, and the same with other settings.
+OURS = "adaptive"
+VARIANTS = ("adaptive-shipped", "adaptive 8", "adaptive 16", "adaptive 64")
 #: Drafts of our own policies, as settings ship.
 DRAFTS = PromptLookup().max_drafts
 
@@ -89,7 +94,7 @@ def rules() -> dict[str, Rule]:
         "SuffixDecoding": fixed(lambda: FrequentRule("")),
         "window 8": Rule(own("window", 8), limit=8),
         f"window {DRAFTS}": Rule(own("window", DRAFTS), limit=DRAFTS),
-        "adaptive": Rule(own("adaptive", DRAFTS), True, DRAFTS),
+        OURS: Rule(own("adaptive", DRAFTS), True, DRAFTS),
         "adaptive-shipped": Rule(own("adaptive", DRAFTS), True, DRAFTS),
         "adaptive 8": Rule(own("adaptive", 8), True, 8),
         "adaptive 16": Rule(own("adaptive", 16), True, 16),
@@ -183,40 +188,44 @@ def batches(traces: Sequence[Trace], curves: Sequence[str]) -> dict[str, dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Replay every policy on every trace under every curve.")
-    parser.add_argument("--out", type=Path, default=OUT, help="JSON to write")
+    parser.add_argument("--held-out", action="store_true", help="the held-out traces, without batches")
+    parser.add_argument("--out", type=Path, help="JSON to write")
     parser.add_argument("--policies", help="only these, comma-separated; others are kept from the file")
     parser.add_argument("--curves", default=",".join(shipped_curves()), help="curves, comma-separated")
     parser.add_argument("--no-batches", action="store_true", help="leave the batches out")
     arguments = parser.parse_args()
+    out: Path = arguments.out or (HELD_OUT if arguments.held_out else OUT)
     known, curves = rules(), arguments.curves.split(",")
+    if arguments.held_out:
+        known = {n: rule for n, rule in known.items() if n not in VARIANTS}
     names = arguments.policies.split(",") if arguments.policies else list(known)
     if unknown := set(names) - set(known):
         parser.error(f"policies {', '.join(sorted(unknown))} are not known; allowed: {', '.join(known)}")
-    everything = shipped()
+    everything = held_out() if arguments.held_out else shipped()
     traces = workloads(everything)
-    results: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"policies": {}}
+    results: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"policies": {}}
     results |= {
         "curves": {name: load_curve(name).device for name in curves},
         "workloads": {name: {"traces": len(t), "tokens": sum(len(x.output) for x in t)} for name, t in traces.items()},
         "drafts": DRAFTS,
     }
-    priors = [fit([t for t in everything if half(t) == side]) for side in (0, 1)] if "adaptive" in names else []
-    if not arguments.no_batches:
+    fitted = OURS in names and not arguments.held_out
+    priors = [fit([t for t in everything if half(t) == side]) for side in (0, 1)] if fitted else []
+
+    def one(name: str, of: Sequence[Trace]) -> dict[str, Numbers]:
+        return cross_validated(of, curves, priors) if priors and name == OURS else measure(known[name], of, curves)
+
+    if not arguments.no_batches and not arguments.held_out:
         results["batches"] = batches(everything, [c for c in curves if c in BATCH_CURVES])
     for name in names:
         begin = time.monotonic()
         results["policies"][name] = {
-            workload: {
-                curve: numbers._asdict()
-                for curve, numbers in (
-                    cross_validated(of, curves, priors) if name == "adaptive" else measure(known[name], of, curves)
-                ).items()
-            }
+            workload: {curve: numbers._asdict() for curve, numbers in (one(name, of)).items()}
             for workload, of in traces.items()
         }
         print(f"{name}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-        arguments.out.parent.mkdir(exist_ok=True)
-        arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        out.parent.mkdir(exist_ok=True)
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

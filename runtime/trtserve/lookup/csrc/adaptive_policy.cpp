@@ -1,15 +1,20 @@
-// Copies by expected gain. Every way to go on is a candidate: the copy under way, the places around where one broke, and
-// earlier occurrences of the last tokens, long or short. Each has a chance to be right, learned from what such candidates
-// were worth, in shipped traces first and then in this very sequence. Candidates that name the same token add up; the
-// best token's best candidate is drafted, and the batch's rows are divided by the chances of its drafts (row_budget.h).
+// Drafts by prediction, decided anew at every draft. Every way to go on is a candidate: the copy under way, the places
+// around where one broke, earlier occurrences of the last tokens, long or short, and what a token that the copy names was
+// replaced with before. Each has a share of having been right, learned from what such candidates were worth, in shipped
+// traces first and then in this very sequence. A token's chance is judged from the shares of all that name it and from
+// how well its context told what follows (judge.h); the likeliest token is drafted, and the next draft is chosen as if
+// it had been accepted. The batch's rows are divided by the chances of its drafts (row_budget.h).
 //
 // Doubles are added and multiplied in one fixed order and nothing else is consulted, so equal calls give equal drafts.
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
+#include "amendments.h"
+#include "judge.h"
 #include "policy.h"
 #include "recent_grams.h"
 
@@ -18,19 +23,22 @@ namespace trtlookup {
 namespace {
 
 constexpr int kOccurrences = 8;     // of the last n-gram, the latest ones
-constexpr int kLost = 16;           // tokens after which a broken copy is given up
+constexpr int kBreaks = 2;          // broken copies that are remembered
+constexpr int kLost = 16;           // tokens after which one is given up,
+constexpr int kFound = 8;           // or run of another copy after which all are
 constexpr int kBehind = 16;         // tokens searched before the break
 constexpr int kAhead = 64;          // and after it
 constexpr int kSolidMatch = 16;     // a copy with this match
-constexpr int kSolidRun = 8;        // and this run is not questioned: nothing else is searched
+constexpr int kSolidRun = 8;        // and this run is not questioned: no other place is searched
+constexpr int kLongRun = 8;         // a broken copy with this run is rather resumed
+constexpr int kBroke = 4;           // a copy's end is a break from this match on, or this run:
+constexpr int kBrokeRun = 2;
 constexpr int kSharedAhead = 128;   // tokens taken from the shared cache at once, so that a copy can be resumed in them
-constexpr int kSharedWays = 4;    // and of as many ways to go on
-constexpr double kLeast = 0.03;    // drafts less likely than this are not offered
+constexpr int kSharedWays = 4;      // and of as many ways to go on
+constexpr double kLeast = 0.03;     // drafts less likely than this are not offered
 constexpr double kCertain = 0.9999;
-constexpr double kTrust = 4.0;       // observations that the sequence's trust begins with,
-constexpr double kFirstTrust = 0.75; // and their outcome: unknown text deserves less than the traces' mean
-constexpr int kProven = 6;           // with a match of as many tokens a draft needs no trust
-constexpr double kFade = 0.95;       // what an observation keeps of its weight per round
+constexpr double kAccuracy = 0.75;  // of the tokens chosen, before any was
+constexpr double kForget = 0.02;    // an observation's weight in it
 
 // A text to copy from. History goes on into the drafts themselves: a copy may run past its end, as a repeat does.
 struct Text {
@@ -38,19 +46,64 @@ struct Text {
     std::size_t size = 0;
 };
 
-enum class Kind : std::uint8_t { cursor, place, near, skip };
+// Where a text is: what the shared cache found has a number from 0 on until the round is over, then it is held or gone.
+struct TextId {
+    Source source = Source::none;
+    std::int8_t found = -1;
+};
+
+enum class Kind : std::uint8_t { cursor, place, near, skip, amend };
 
 struct Candidate {
-    Source source = Source::none;
-    int found = -1;            // of the shared cache: its text is what was just found under this number, not what is held
+    TextId text;
     Kind kind = Kind::cursor;
-    std::size_t position = 0;  // of the token it names
+    bool resumed = false;        // it continues a copy that was resumed after a break, or resumes one
+    std::uint32_t position = 0;  // of the token it names, or of the one that it amends
     Token token = 0;
     int match = 0;
     int run = 0;  // tokens the copy it continues has run for
-    bool resumed = false;  // it continues a copy that was resumed after a break, or resumes one
     int cell = 0;
-    double chance = 0;
+    double share = 0;
+};
+
+struct Cursor {
+    TextId text;
+    std::size_t position = 0;
+    int match = 0;
+    int run = 0;
+    bool resumed = false;
+
+    bool alive() const noexcept { return text.source != Source::none; }
+};
+
+// A copy broke: the token at `position` was not the target, and `lost` tokens came since, the target included.
+struct Break {
+    TextId text;
+    std::size_t position = 0;
+    int run = 0;
+    int lost = 0;
+
+    bool alive() const noexcept { return text.source != Source::none; }
+};
+
+struct State {
+    Cursor cursor;
+    std::array<Break, kBreaks> breaks;
+};
+
+// One position: what could stand there, and what was chosen.
+struct Step {
+    static constexpr int kMost = 2 + 2 * kBreaks + kOccurrences + 3 + 2 + kSharedWays;
+
+    std::array<Candidate, kMost> candidates;
+    int count = 0;
+    int best = -1;       // the likeliest token's likeliest candidate
+    double chance = 0;   // that token's
+    Token named = -1;    // by the copy under way, or the one that broke last; -1: there is none
+
+    const Candidate* chosen() const noexcept { return best < 0 ? nullptr : &candidates[static_cast<std::size_t>(best)]; }
+    const Candidate* begin() const noexcept { return candidates.data(); }
+    const Candidate* end() const noexcept { return candidates.data() + count; }
 };
 
 int matching(const Text& text, std::size_t position, const Token* end, std::size_t available, int most) noexcept {
@@ -64,20 +117,39 @@ int matching(const Text& text, std::size_t position, const Token* end, std::size
 
 class AdaptivePolicy final : public Policy {
   public:
-    AdaptivePolicy(const LookupSettings& settings, const Priors& priors) : ngram_(settings.ngram), odds_(priors) {}
+    AdaptivePolicy(const LookupSettings& settings, const Priors& priors) : ngram_(settings.ngram), odds_(priors), judge_(priors) {}
 
     bool weighs() const noexcept override { return true; }
 
     Copy propose(const Sources& sources, int limit, Token* out, double* chances) override {
-        pending_ = false;
-        if (limit <= 0 || sources.text().size() == 0) return {};
-        collect(sources);
-        choose();
-        pending_ = true;
-        kept_ = accepted_ = 0;
-        if (!has_best_) return {};
-        const int count = offer(sources, limit, out, chances);
-        return {count, best_.source, best_.source == Source::prediction ? true_match(sources) : best_.match};
+        judged_ = 0;
+        const NgramIndex& history = sources.text();
+        if (limit <= 0 || history.size() == 0) return {};
+        const std::size_t kept = std::min(history.size(), static_cast<std::size_t>(Sources::kMostMatch));
+        tail_.resize(kept + static_cast<std::size_t>(limit));
+        std::copy_n(history.end() - kept, kept, tail_.begin());
+        drafts_ = tail_.data() + kept;
+        ahead_ = state_;
+        Copy copy;
+        double chance = 1.0;
+        for (drafted_ = 0; drafted_ < limit; ++drafted_) {
+            if (steps_.size() == static_cast<std::size_t>(drafted_)) steps_.emplace_back();
+            Step& step = steps_[static_cast<std::size_t>(drafted_)];
+            const std::size_t available = kept + static_cast<std::size_t>(drafted_);
+            collect(sources, step, available);
+            choose(history, step);
+            judged_ = drafted_ + 1;
+            const Candidate* best = step.chosen();
+            if (!best) break;
+            chance *= step.chance;
+            if (chance < kLeast) break;
+            if (drafted_ == 0) copy = {0, best->text.source, true_match(sources, *best)};
+            out[drafted_] = drafts_[drafted_] = best->token;
+            chances[drafted_] = chance;
+            advance(ahead_, step, best->token);
+        }
+        copy.count = drafted_;
+        return copy.count > 0 ? copy : Copy{};
     }
 
     void keep(int count) noexcept override {
@@ -85,35 +157,30 @@ class AdaptivePolicy final : public Policy {
         if (count == 0) ++rounds_skipped_;
     }
 
-    void settle(Source, int proposed, int accepted) override {
-        kept_ = proposed;
-        accepted_ = accepted;
-    }
+    void settle(Source, int, int) override {}
 
     void observed(const Sources& sources, std::size_t from) override {
         const NgramIndex& history = sources.text();
-        const int count = static_cast<int>(history.size() - from);
-        if (pending_) {
-            if (count > 0) {
-                learn(history.tokens()[from]);
-                advance(sources, from, count);
-            }
-            pending_ = false;
-        } else if (count > 0) {
-            follow(sources, from, count);
+        if (!begun_) {
+            begun_ = true;
+            prompt_ = history.size();
+        } else {
+            learn(sources, from);
         }
+        judged_ = 0;
         for (RecentGrams& grams : recent_)
             if (grams.order() < ngram_) grams.extend(history.tokens(), history.size());
     }
 
     void rewound(std::size_t length) noexcept override {
-        pending_ = false;
-        cursor_ = {};
+        judged_ = 0;
+        state_ = {};
+        prompt_ = std::min(prompt_, length);
         for (RecentGrams& grams : recent_) grams.truncate(length);
     }
 
     std::size_t bytes() const noexcept override {
-        std::size_t bytes = (held_.capacity() + found_.capacity()) * sizeof(Token);
+        std::size_t bytes = (held_.capacity() + found_.capacity() + tail_.capacity()) * sizeof(Token) + steps_.capacity() * sizeof(Step);
         for (const RecentGrams& grams : recent_) bytes += grams.bytes();
         return bytes;
     }
@@ -122,78 +189,84 @@ class AdaptivePolicy final : public Policy {
     std::int64_t rounds_skipped() const noexcept override { return rounds_skipped_; }
 
   private:
-    // Where the last copy stands. Broken: the token at `position` was not the target, and `lost` tokens came since.
-    struct Cursor {
-        Source source = Source::none;
-        std::size_t position = 0;
-        int match = 0;
-        int run = 0;
-        bool resumed = false;  // the copy began after a break of another
-        bool broken = false;
-        int lost = 0;
-
-        bool alive() const noexcept { return source != Source::none; }
-    };
-
-    Text text(const Sources& sources, Source source) const noexcept {
-        switch (source) {
+    Text text(const Sources& sources, TextId id) const noexcept {
+        switch (id.source) {
             case Source::history: return {sources.text().tokens(), sources.text().size()};
             case Source::prediction: return {sources.prediction_text()->tokens(), sources.prediction_text()->size()};
-            case Source::shared: return {held_.data(), held_.size()};
+            case Source::shared: return id.found < 0 ? Text{held_.data(), held_.size()} : found(id.found);
             default: return {};
         }
-    }
-    Text text(const Sources& sources, const Candidate& candidate) const noexcept {
-        return candidate.found >= 0 ? found(candidate.found) : text(sources, candidate.source);
     }
 
     Text found(int i) const noexcept {
         return {found_.data() + i * kSharedAhead, static_cast<std::size_t>(found_lengths_[static_cast<std::size_t>(i)])};
     }
 
-    int true_match(const Sources& sources) const noexcept {
-        return matching(text(sources, best_), best_.position, sources.text().end(), sources.text().size(), Sources::kMostMatch);
+    int true_match(const Sources& sources, const Candidate& candidate) const noexcept {
+        if (candidate.text.source != Source::prediction) return candidate.match;
+        return matching(text(sources, candidate.text), candidate.position, sources.text().end(), sources.text().size(), Sources::kMostMatch);
     }
 
     // ---- candidates ----
 
-    void add(const Text& text, Source source, Kind kind, std::size_t position, int match, int run, bool resumed, int cell) noexcept {
-        if (position >= text.size) return;
-        Candidate& candidate = candidates_[static_cast<std::size_t>(count_++)];
-        candidate = {source, -1, kind, position, text.tokens[position], match, run, resumed, cell, odds_.chance(cell)};
+    void add(Step& step, TextId id, const Text& text, Kind kind, std::size_t position, int match, int run, bool resumed, int cell) noexcept {
+        const std::size_t repeated = id.source == Source::history ? static_cast<std::size_t>(drafted_) : 0;
+        if (position >= text.size + repeated) return;
+        const Token token = position < text.size ? text.tokens[position] : drafts_[position - text.size];
+        Candidate& candidate = step.candidates[static_cast<std::size_t>(step.count++)];
+        candidate.text = id;
+        candidate.kind = kind;
+        candidate.resumed = resumed;
+        candidate.position = static_cast<std::uint32_t>(position);
+        candidate.token = token;
+        candidate.match = match;
+        candidate.run = run;
+        candidate.cell = cell;
+        candidate.share = odds_.chance(cell);
     }
 
-    void collect(const Sources& sources) {
-        count_ = 0;
-        if (cursor_.alive()) {
-            const Text source = text(sources, cursor_.source);
-            if (cursor_.broken) {
-                resume(sources, source);
-            } else {
-                add(source, cursor_.source, Kind::cursor, cursor_.position, cursor_.match, cursor_.run, cursor_.resumed,
-                    Cells::cursor(cursor_.match, cursor_.run, cursor_.resumed, cursor_.source == Source::shared));
-                if (count_ > 0 && cursor_.match >= kSolidMatch && cursor_.run >= kSolidRun) return;
+    // For the position after the history and `drafted_` drafts; `available` tokens before it are in the tail.
+    void collect(const Sources& sources, Step& step, std::size_t available) {
+        step.count = 0;
+        const NgramIndex& history = sources.text();
+        const Token* end = drafts_ + drafted_;
+        for (std::size_t i = 0; i < recent_.size(); ++i)
+            grams_[i] = recent_[i].latest(history.tokens(), history.size(), end, available);
+        const Cursor& cursor = ahead_.cursor;
+        bool solid = false;
+        if (cursor.alive()) {
+            add(step, cursor.text, text(sources, cursor.text), Kind::cursor, cursor.position, cursor.match, cursor.run, cursor.resumed,
+                Cells::cursor(cursor.match, cursor.run, cursor.resumed, cursor.text.source == Source::shared));
+            solid = step.count > 0 && cursor.match >= kSolidMatch && cursor.run >= kSolidRun;
+        }
+        if (!solid) {
+            for (const Break& broken : ahead_.breaks)
+                if (broken.alive()) resume(sources, step, broken, end, available);
+            occurrences(history, step, end, available);
+            if (drafted_ == 0) {
+                predicted(sources, step);
+                shared(sources, step);
             }
         }
-        occurrences(sources);
-        predicted(sources);
-        shared(sources);
+        amend(step);
     }
 
     // After a break: the source's token at the same distance from it (one token for another), and where the tokens since
     // the break stand again near it (tokens left out or put in): the longest match, the nearest of those.
-    void resume(const Sources& sources, const Text& source) noexcept {
-        const NgramIndex& history = sources.text();
-        const std::size_t at = cursor_.position;
-        add(source, cursor_.source, Kind::skip, at + static_cast<std::size_t>(cursor_.lost), 0, 0, true, Cells::skip(cursor_.lost));
+    void resume(const Sources& sources, Step& step, const Break& broken, const Token* end, std::size_t available) noexcept {
+        const Text source = text(sources, broken.text);
+        const std::size_t at = broken.position, across = at + static_cast<std::size_t>(broken.lost);
+        if (across < source.size) {
+            const int aligned = matching(source, across, end, available, broken.lost);
+            add(step, broken.text, source, Kind::skip, across, aligned, 0, true, Cells::skip(broken.lost, aligned, broken.run >= kLongRun));
+        }
         const std::size_t first = at > kBehind ? at - kBehind : 1;
         const std::size_t last = std::min(at + kAhead + 1, source.size);
-        const Token tail = history.end()[-1];
         int longest = 0, distance = 0;
         std::size_t where = 0;
         for (std::size_t position = first; position < last; ++position) {
-            if (source.tokens[position - 1] != tail) continue;
-            const int match = matching(source, position, history.end(), history.size(), cursor_.lost);
+            if (source.tokens[position - 1] != end[-1]) continue;
+            const int match = matching(source, position, end, available, broken.lost);
             const int away = static_cast<int>(position > at ? position - at : at - position);
             if (match > longest || (match == longest && away < distance)) {
                 longest = match;
@@ -201,13 +274,12 @@ class AdaptivePolicy final : public Policy {
                 where = position;
             }
         }
-        if (longest > 0) add(source, cursor_.source, Kind::near, where, longest, 0, true, Cells::near(longest, distance));
+        if (longest > 0) add(step, broken.text, source, Kind::near, where, longest, 0, true, Cells::near(longest, distance));
     }
 
     // The latest places after the last ngram, three, two and one tokens. Of those that name the same token the longest match
     // stands for all, the latest of equals; how the others vote decides its cell.
-    void occurrences(const Sources& sources) noexcept {
-        const NgramIndex& history = sources.text();
+    void occurrences(const NgramIndex& history, Step& step, const Token* end, std::size_t available) noexcept {
         const Text source{history.tokens(), history.size()};
         struct Place {
             std::size_t position;
@@ -215,16 +287,14 @@ class AdaptivePolicy final : public Policy {
         };
         std::array<Place, kOccurrences + 3> places;
         int found = 0;
-        std::size_t position = history.latest();
+        std::size_t position = available < static_cast<std::size_t>(ngram_) ? 0 : history.latest(end);
         for (int seen = 0; position != 0 && seen < kOccurrences; ++seen, position = history.older(position))
-            places[static_cast<std::size_t>(found++)] = {position, matching(source, position, history.end(), history.size(), Sources::kMostMatch)};
-        for (const RecentGrams& grams : recent_) {
-            if (grams.order() >= ngram_ || history.size() < static_cast<std::size_t>(grams.order())) continue;
-            const std::size_t latest = grams.latest(history.end());
-            if (latest == 0 || latest >= history.size()) continue;
+            places[static_cast<std::size_t>(found++)] = {position, matching(source, position, end, available, Sources::kMostMatch)};
+        for (const RecentGrams::Gram& gram : grams_) {
+            const std::size_t latest = gram.position;
+            if (latest == 0) continue;
             if (std::any_of(places.begin(), places.begin() + found, [&](const Place& p) { return p.position == latest; })) continue;
-            const int match = matching(source, latest, history.end(), history.size(), Sources::kMostMatch);
-            if (match >= grams.order()) places[static_cast<std::size_t>(found++)] = {latest, match};
+            places[static_cast<std::size_t>(found++)] = {latest, matching(source, latest, end, available, Sources::kMostMatch)};
         }
         for (int i = 0; i < found; ++i) {
             const Token token = source.tokens[places[static_cast<std::size_t>(i)].position];
@@ -249,7 +319,7 @@ class AdaptivePolicy final : public Policy {
                     longer = longer || place.match > best.match;
                 }
             }
-            add_place(source, Source::history, best.position, best.match, vote(same, other, longer));
+            add_place(step, {Source::history, -1}, source, best.position, best.match, vote(same, other, longer));
         }
     }
 
@@ -259,63 +329,96 @@ class AdaptivePolicy final : public Policy {
         return same > other ? 3 : same == other ? 4 : 5;
     }
 
-    void add_place(const Text& source, Source name, std::size_t position, int match, int vote) noexcept {
-        const bool goes_on = cursor_.alive() && !cursor_.broken && cursor_.source == name && cursor_.position == position;
-        add(source, name, Kind::place, position, match, goes_on ? cursor_.run : 0, goes_on && cursor_.resumed, Cells::place(match, vote));
+    void add_place(Step& step, TextId id, const Text& source, std::size_t position, int match, int vote) noexcept {
+        const Cursor& cursor = ahead_.cursor;
+        const bool goes_on = cursor.text.source == id.source && cursor.text.found == id.found && cursor.position == position;
+        add(step, id, source, Kind::place, position, match, goes_on ? cursor.run : 0, goes_on && cursor.resumed,
+            Cells::place(match, vote, ahead_.breaks[0].alive()));
     }
 
     // The prediction: while all output so far is its beginning, what comes next in it, trusted like a copy well under way,
     // for its author expects it; and the place its index finds.
-    void predicted(const Sources& sources) noexcept {
+    void predicted(const Sources& sources, Step& step) noexcept {
         if (!sources.prediction_text()) return;
         const NgramIndex& prediction = *sources.prediction_text();
         const Text source{prediction.tokens(), prediction.size()};
+        const TextId id{Source::prediction, -1};
         const Place anchor = sources.anchor();
-        const bool followed = cursor_.source == Source::prediction && !cursor_.broken;
         if (anchor.count > 0) {
             const auto position = static_cast<std::size_t>(anchor.tokens - prediction.tokens());
-            if (!followed || cursor_.position != position) {
+            if (ahead_.cursor.text.source != Source::prediction || ahead_.cursor.position != position) {
                 const int match = std::min(Sources::kMostMatch, anchor.match + kSolidMatch), run = anchor.match + kSolidRun;
-                add(source, Source::prediction, Kind::cursor, position, match, run, false, Cells::cursor(match, run, false, false));
+                add(step, id, source, Kind::cursor, position, match, run, false, Cells::cursor(match, run, false, false));
             }
         }
         const Place place = sources.prediction();
-        if (place.count > 0)
-            add_place(source, Source::prediction, static_cast<std::size_t>(place.tokens - prediction.tokens()), place.match, 0);
+        if (place.count > 0) add_place(step, id, source, static_cast<std::size_t>(place.tokens - prediction.tokens()), place.match, 0);
     }
 
     // Whatever the shared cache knows to follow. A stretch is taken whole, to resume in it after breaks.
-    void shared(const Sources& sources) {
+    void shared(const Sources& sources, Step& step) {
         if (!sources.has_shared()) return;
-        const bool under_way = cursor_.source == Source::shared && !cursor_.broken && cursor_.position < held_.size();
+        const Cursor& cursor = ahead_.cursor;
+        const bool under_way = cursor.text.source == Source::shared && cursor.position < held_.size();
         std::array<Way, kSharedWays> ways;
         found_.resize(kSharedWays * kSharedAhead);
         const int count = sources.shared_ways(kSharedAhead, ways.data(), kSharedWays, found_.data(), found_lengths_.data());
         for (int i = 0; i < count; ++i) {
             const Way& way = ways[static_cast<std::size_t>(i)];
-            if (under_way && way.token == held_[cursor_.position] && way.match <= cursor_.match) continue;  // said already
-            const int cell = Cells::place(way.match, Cells::kShared + vote(way.same, way.other, way.longer));
-            add(found(i), Source::shared, Kind::place, 0, way.match, 0, false, cell);
-            candidates_[static_cast<std::size_t>(count_ - 1)].found = i;
+            if (under_way && way.token == held_[cursor.position] && way.match <= cursor.match) continue;  // said already
+            const int cell = Cells::place(way.match, Cells::kShared + vote(way.same, way.other, way.longer), ahead_.breaks[0].alive());
+            add(step, {Source::shared, static_cast<std::int8_t>(i)}, found(i), Kind::place, 0, way.match, 0, false, cell);
         }
     }
 
-    // The token with the most odds, of all candidates that name it together, and its likeliest candidate.
-    void choose() noexcept {
-        has_best_ = false;
-        best_share_ = 0;
+    // What stood last in place of the token that the copy names, be it under way or broken.
+    void amend(Step& step) noexcept {
+        step.named = -1;
+        if (step.count == 0) return;
+        const Candidate& first = step.candidates[0];
+        if (first.kind != Kind::cursor && first.kind != Kind::skip) return;
+        step.named = first.token;
+        const Amendments::Amendment known = amendments_.of(first.token);
+        if (known.actual < 0) return;
+        Candidate& amended = step.candidates[static_cast<std::size_t>(step.count++)];
+        amended = first;
+        amended.kind = Kind::amend;
+        amended.token = known.actual;
+        amended.cell = Cells::amend(known.hits, known.misses);
+        amended.share = odds_.chance(amended.cell);
+    }
+
+    // ---- the choice ----
+
+    // The likeliest token and its candidate.
+    void choose(const NgramIndex& history, Step& step) const noexcept {
+        step.best = -1;
+        step.chance = 0;
+        std::array<double, Step::kMost> odds;
         double total = 1.0;
-        for (int i = 0; i < count_; ++i) total += odds_of(i);
-        for (int i = 0; i < count_; ++i) {
-            const Candidate& candidate = candidates_[static_cast<std::size_t>(i)];
-            double share = 0;
-            for (int j = 0; j < count_; ++j)
-                if (candidates_[static_cast<std::size_t>(j)].token == candidate.token) share += odds_of(j);
-            share /= total;
-            if (!has_best_ || share > best_share_ || (candidate.token == best_.token && better(candidate, best_))) {
-                best_ = candidate;
-                best_share_ = share;
-                has_best_ = true;
+        for (int i = 0; i < step.count; ++i) {
+            const double share = step.candidates[static_cast<std::size_t>(i)].share;
+            odds[static_cast<std::size_t>(i)] = share / (1.0 - std::min(share, kCertain));
+            total += odds[static_cast<std::size_t>(i)];
+        }
+        for (int i = 0; i < step.count; ++i) {
+            const Token token = step.candidates[static_cast<std::size_t>(i)].token;
+            int best = i, longest = 0;
+            bool earlier = false;
+            double sum = 0;
+            for (int j = 0; j < step.count; ++j) {
+                const Candidate& candidate = step.candidates[static_cast<std::size_t>(j)];
+                if (candidate.token != token) continue;
+                earlier = earlier || j < i;
+                sum += odds[static_cast<std::size_t>(j)];
+                longest = std::max(longest, candidate.match);
+                if (j > i && better(candidate, step.candidates[static_cast<std::size_t>(best)])) best = j;
+            }
+            if (earlier) continue;
+            const double chance = judge(history, step, step.candidates[static_cast<std::size_t>(best)], sum / total, longest);
+            if (step.best < 0 || chance > step.chance) {
+                step.best = best;
+                step.chance = chance;
             }
         }
     }
@@ -323,138 +426,149 @@ class AdaptivePolicy final : public Policy {
     // Of two that name the same token. The sequence's own text goes before the shared cache's unless that matches longer:
     // where both hold the same, the cache has it in pieces.
     static bool better(const Candidate& one, const Candidate& other) noexcept {
-        const bool shared = one.source == Source::shared;
-        if (shared == (other.source == Source::shared)) return one.chance > other.chance;
+        const bool shared = one.text.source == Source::shared;
+        if (shared == (other.text.source == Source::shared)) return one.share > other.share;
         return shared ? one.match > other.match : one.match >= other.match;
     }
 
-    // Chosen tokens that were right, over those expected to be: where the text repeats itself less than the shares say,
-    // drafts after short matches are worth less.
-    double trust() const noexcept { return std::min(1.0, (kTrust * kFirstTrust + right_) / (kTrust + expected_)); }
-
-    double odds_of(int i) const noexcept {
-        const double chance = candidates_[static_cast<std::size_t>(i)].chance;
-        return chance / (1.0 - std::min(chance, kCertain));
-    }
-
-    // The best candidate's tokens with their chances: the first by all who name it, the next as a copy that goes on.
-    int offer(const Sources& sources, int limit, Token* out, double* chances) const noexcept {
-        const Text source = text(sources, best_);
-        const bool repeats = best_.source == Source::history;
-        const double trusted = trust();
-        double chance = 1.0;
-        int count = 0;
-        for (; count < limit; ++count) {
-            const std::size_t position = best_.position + static_cast<std::size_t>(count);
-            if (position >= source.size && !repeats) break;
-            chance *= count == 0 ? best_share_ : odds_.chance(cell_after(count));
-            if (best_.match + count < kProven) chance *= trusted;
-            if (chance < kLeast) break;
-            out[count] = position < source.size ? source.tokens[position] : out[position - source.size];
-            chances[count] = chance;
+    double judge(const NgramIndex& history, const Step& step, const Candidate& best, double share, int longest) const noexcept {
+        const bool alone = step.count == 1 && best.kind == Kind::cursor && best.match >= kSolidMatch;
+        const int set = (alone ? 5 : static_cast<int>(best.kind)) * 2 + (best.resumed ? 1 : 0);
+        Judge::Values values{};
+        values[Features::bias] = Judge::kOne;
+        values[Features::share] = judge_.stretch(share);
+        values[Features::likeliest] = judge_.stretch(best.share);
+        values[Features::accuracy] = judge_.stretch(accuracy_);
+        values[Features::match] = judge_.log_of(longest);
+        if (step.named == best.token) {
+            const Amendments::Amendment known = amendments_.of(step.named);
+            values[Features::amended] = known.hits * Judge::kOne;
+            values[Features::kept] = known.misses * Judge::kOne;
         }
-        return count;
-    }
-    int cell_after(int drafts) const noexcept {
-        return Cells::cursor(std::min(Sources::kMostMatch, best_.match + drafts), best_.run + drafts, best_.resumed, best_.source == Source::shared);
+        values[Features::output] = best.position >= prompt_ ? Judge::kOne : 0;
+        for (std::size_t i = 0; i < grams_.size(); ++i) {
+            const RecentGrams::Gram& gram = grams_[i];
+            if (gram.position == 0 || history.tokens()[gram.position] != best.token) continue;
+            values[static_cast<std::size_t>(Features::context3) + i] = judge_.told(gram.same, gram.other);
+        }
+        return judge_.chance(set, values);
     }
 
     // ---- what the round showed ----
 
-    void learn(Token target) noexcept {
-        for (int i = 0; i < count_; ++i) {
-            const Candidate& candidate = candidates_[static_cast<std::size_t>(i)];
-            odds_.count(candidate.cell, candidate.token == target);
-        }
-        if (has_best_) {
-            expected_ = expected_ * kFade + best_share_;
-            right_ = right_ * kFade + (best_.token == target ? 1.0 : 0.0);
-        }
-        for (int draft = 1; draft < std::min(kept_, accepted_ + 1); ++draft) odds_.count(cell_after(draft), draft < accepted_);
-    }
-
-    // How many of the `count` tokens committed from `from` on a copy from `position` would have given.
-    int agreed(const Sources& sources, const Text& source, bool repeats, std::size_t position, std::size_t from, int count) const noexcept {
-        const Token* committed = sources.text().tokens() + from;
-        int got = 0;
-        while (got < count && (repeats || position + static_cast<std::size_t>(got) < source.size) &&
-               source.tokens[position + static_cast<std::size_t>(got)] == committed[got])
-            ++got;
-        return got;
-    }
-
-    void advance(const Sources& sources, std::size_t from, int count) {
-        if (!has_best_) {
-            if (cursor_.broken) lose(count);
-            else cursor_ = {};  // its text has ended
-            return;
-        }
-        const int got = agreed(sources, text(sources, best_), best_.source == Source::history, best_.position, from, count);
-        const int run = best_.run + got;
-        if (got == count) {
-            if (cursor_.broken && best_.kind == Kind::place && best_.match + got < 4) {
-                lose(count);  // too short a match to give up the place of the break
+    // Every token up to the first that was not drafted is judged by what was collected for its position.
+    void learn(const Sources& sources, std::size_t from) {
+        const NgramIndex& history = sources.text();
+        for (std::size_t at = from; at < history.size(); ++at) {
+            const Token target = history.tokens()[at];
+            const auto i = static_cast<int>(at - from);
+            if (i < judged_) {
+                const Step& step = steps_[static_cast<std::size_t>(i)];
+                count(step, target);
+                advance(state_, step, target);
+                if (!step.chosen() || step.chosen()->token != target) judged_ = 0;
             } else {
-                hold();
-                cursor_ = {best_.source, best_.position + static_cast<std::size_t>(got),
-                           std::min(Sources::kMostMatch, best_.match + got), run, best_.resumed, false, 0};
+                follow(sources, target);
             }
-        } else if (run >= 2 || ((got > 0 || !cursor_.broken) && best_.match + got >= 4)) {
-            hold();
-            cursor_ = {best_.source, best_.position + static_cast<std::size_t>(got), 0, 0, false, true, 0};
-            lose(count - got);
-        } else if (cursor_.broken) {
-            lose(count);
-        } else {
-            cursor_ = {};
         }
+        hold();
     }
 
-    // Tokens were committed in a round that proposed nothing here.
-    void follow(const Sources& sources, std::size_t from, int count) noexcept {
-        if (!cursor_.alive()) return;
-        if (cursor_.broken) return lose(count);
-        const int got = agreed(sources, text(sources, cursor_.source), cursor_.source == Source::history, cursor_.position, from, count);
-        cursor_.position += static_cast<std::size_t>(got);
-        cursor_.match = std::min(Sources::kMostMatch, cursor_.match + got);
-        cursor_.run += got;
-        if (got == count) return;
-        if (cursor_.run < 2) {
-            cursor_ = {};
+    void count(const Step& step, Token target) noexcept {
+        for (const Candidate& candidate : step) odds_.count(candidate.cell, candidate.token == target);
+        if (step.named >= 0) amendments_.count(step.named, target);
+        if (step.best >= 0) accuracy_ += ((step.chosen()->token == target ? 1.0 : 0.0) - accuracy_) * kForget;
+    }
+
+    // `token` came where `step` was.
+    static void advance(State& state, const Step& step, Token token) noexcept {
+        const Candidate* const best = step.chosen();
+        const Candidate* right = best && best->token == token ? best : nullptr;
+        if (!right)
+            for (const Candidate& candidate : step)
+                if (candidate.token == token && (!right || candidate.share > right->share)) right = &candidate;
+        for (Break& broken : state.breaks)
+            if (broken.alive() && ++broken.lost > kLost) broken = {};
+        const Candidate* const broke = broken_by(step, token);
+        if (broke) remember(state, *broke);
+        if (right && right->kind != Kind::amend) {
+            Cursor& cursor = state.cursor;  // member by member: the compiler would go through the stack
+            cursor.text = right->text;
+            cursor.position = right->position + std::size_t{1};
+            cursor.match = std::min(Sources::kMostMatch, right->match + 1);
+            cursor.run = right->run + 1;
+            cursor.resumed = right->resumed;
+            if (!broke && cursor.run >= kFound && state.breaks[0].alive()) state.breaks = {};
             return;
         }
-        cursor_ = {cursor_.source, cursor_.position, 0, 0, false, true, 0};
-        lose(count - got);
+        state.cursor = {};
+        if (right && !(broke && broke->position == right->position)) remember(state, *right);
     }
 
-    void lose(int tokens) noexcept {
-        cursor_.lost += tokens;
-        if (cursor_.lost > kLost) cursor_ = {};
+    // The copy that `token` ended: the one chosen or, if that was none, the one under way.
+    static const Candidate* broken_by(const Step& step, Token token) noexcept {
+        const auto ended = [&](const Candidate& candidate) {
+            return candidate.token != token && (candidate.run >= kBrokeRun || candidate.match >= kBroke);
+        };
+        const Candidate* const best = step.chosen();
+        if (best && best->kind != Kind::amend && ended(*best)) return best;
+        const bool under_way = step.count > 0 && step.candidates[0].kind == Kind::cursor;
+        return under_way && ended(step.candidates[0]) ? &step.candidates[0] : nullptr;
     }
 
-    void hold() noexcept {
-        if (best_.found < 0) return;
-        const Text text = found(best_.found);
+    static void remember(State& state, const Candidate& broke) noexcept {
+        std::copy_backward(state.breaks.begin(), state.breaks.end() - 1, state.breaks.end());
+        state.breaks[0] = {broke.text, broke.position, broke.run, 1};
+    }
+
+    // A token came that nothing was collected for: only the copy under way is looked at.
+    void follow(const Sources& sources, Token token) noexcept {
+        const Cursor& cursor = state_.cursor;
+        followed_.count = drafted_ = 0;
+        if (cursor.alive())
+            add(followed_, cursor.text, text(sources, cursor.text), Kind::cursor, cursor.position, cursor.match, cursor.run, cursor.resumed, 0);
+        followed_.best = followed_.count - 1;
+        advance(state_, followed_, token);
+    }
+
+    // What is copied from the shared cache's findings is kept; what else came from the cache before is gone with that.
+    void hold() {
+        const int found = state_.cursor.text.found >= 0 ? state_.cursor.text.found
+                          : state_.breaks[0].text.found >= 0 ? state_.breaks[0].text.found : state_.breaks[1].text.found;
+        if (found < 0) return;
+        const auto keep = [&](auto& place) {
+            if (place.text.source != Source::shared) return;
+            if (place.text.found == found) place.text.found = -1;
+            else place = {};
+        };
+        keep(state_.cursor);
+        for (Break& broken : state_.breaks) keep(broken);
+        if (!state_.breaks[0].alive()) std::swap(state_.breaks[0], state_.breaks[1]);
+        const Text text = this->found(found);
         held_.assign(text.tokens, text.tokens + text.size);
     }
 
     int ngram_;
     Odds odds_;
+    Judge judge_;
     std::array<RecentGrams, 3> recent_{RecentGrams(3), RecentGrams(2), RecentGrams(1)};
-    Cursor cursor_;
-    std::vector<Token> held_, found_;  // from the shared cache: the cursor's text, and those of the last search
+    Amendments amendments_;
+    double accuracy_ = kAccuracy;  // of the tokens chosen, later ones counting more
+    bool begun_ = false;
+    std::size_t prompt_ = 0;       // its length
+    State state_;
+    std::vector<Token> held_, found_;  // from the shared cache: what is copied from, and those of the last search
     std::array<int, kSharedWays> found_lengths_{};
 
     // The round that was proposed for and not observed yet.
-    bool pending_ = false;
-    std::array<Candidate, kOccurrences + 9 + kSharedWays> candidates_;
-    int count_ = 0;
-    bool has_best_ = false;
-    Candidate best_;
-    double best_share_ = 0;
-    int kept_ = 0, accepted_ = 0;
-
-    double expected_ = 0, right_ = 0;  // of the tokens chosen, weighed by age
+    std::vector<Token> tail_;         // the history's last tokens, and the drafts
+    Token* drafts_ = nullptr;
+    int drafted_ = 0;
+    State ahead_;                     // as if the drafts had been accepted
+    std::array<RecentGrams::Gram, 3> grams_;
+    std::vector<Step> steps_;
+    int judged_ = 0;                  // steps that can be learned from
+    Step followed_;
 
     int window_ = 0;
     std::int64_t rounds_skipped_ = 0;

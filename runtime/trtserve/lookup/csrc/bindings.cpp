@@ -176,7 +176,9 @@ NB_MODULE(_native, m) {
 
     m.def("shipped_priors", [] {
         const Priors priors = shipped_priors();
-        return std::vector<int>(priors.begin(), priors.end());
+        std::vector<int> both(priors.shares.begin(), priors.shares.end());
+        both.insert(both.end(), priors.weights.begin(), priors.weights.end());
+        return both;
     });
     m.def("divide_rows", [](const std::vector<std::vector<double>>& chances, const VerifyCost& cost, int others) {
         std::vector<Offer> offers;

@@ -45,6 +45,11 @@ class NgramIndex {
     // The same for this history's own last n tokens.
     std::size_t latest() const noexcept { return size() < static_cast<std::size_t>(ngram()) ? 0 : find(end(), tail_); }
 
+    // The same for any tokens that could have followed it; the n before `tail_end` are read.
+    std::size_t latest(const Token* tail_end) const noexcept {
+        return size() < static_cast<std::size_t>(ngram()) ? 0 : find(tail_end, hash_.of(tail_end - ngram(), static_cast<std::size_t>(ngram())));
+    }
+
     // The occurrence before the one `position` follows; 0 when there is none.
     std::size_t older(std::size_t position) const noexcept { return links_[position]; }
 

@@ -1,6 +1,7 @@
 // How likely a candidate's next token is to be the target: shipped shares, adjusted by what the sequence shows.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -14,18 +15,21 @@ namespace trtlookup {
 //   cursor   a copy that goes on: 13 classes of match by 8 of run (tokens copied without a break), by whether it is from
 //            the shared cache, or from elsewhere and was resumed after a break of another, or neither
 //   place    an earlier occurrence: 13 classes of match by 8 of what other occurrences say, in the sequence's own text and
-//            in the shared cache
+//            in the shared cache, each with and without a break remembered
 //   near     after a break, tokens found again near it: 13 classes of match by 4 of distance
-//   skip     after a break, the source's token at the same distance from it: 13 classes of distance
+//   skip     after a break, the source's token at the same distance from it: 8 classes of distance by 4 of how many tokens
+//            before it are equal again, by whether the broken copy had run for long
+//   amend    what stood last in place of the token that the copy names: 4 classes of how often again by 4 of how often not
 struct Cells {
     static constexpr int kMatches = 13;
-    static constexpr int kRuns = 8, kVotes = 16, kDistances = 4;
+    static constexpr int kRuns = 8, kVotes = 16, kDistances = 4, kLosts = 8, kAligned = 4, kAmends = 4;
     static constexpr int kShared = 8;  // votes from here on are of the shared cache
     static constexpr int kCursor = 0;
     static constexpr int kPlace = kCursor + 3 * kMatches * kRuns;
-    static constexpr int kNear = kPlace + kMatches * kVotes;
+    static constexpr int kNear = kPlace + 2 * kMatches * kVotes;
     static constexpr int kSkip = kNear + kMatches * kDistances;
-    static constexpr int kCount = kSkip + kMatches;
+    static constexpr int kAmend = kSkip + 2 * kLosts * kAligned;
+    static constexpr int kCount = kAmend + kAmends * kAmends;
 
     static int match_class(int match) noexcept {
         if (match <= 4) return match;
@@ -42,26 +46,48 @@ struct Cells {
     static int cursor(int match, int run, bool resumed, bool shared) noexcept {
         return kCursor + ((shared ? 2 : resumed ? 1 : 0) * kMatches + match_class(match)) * kRuns + run_class(run);
     }
-    static int place(int match, int vote) noexcept { return kPlace + match_class(match) * kVotes + vote; }
+    static int place(int match, int vote, bool broken) noexcept {
+        return kPlace + ((broken ? kMatches : 0) + match_class(match)) * kVotes + vote;
+    }
     static int near(int match, int distance) noexcept {
         return kNear + match_class(match) * kDistances + (distance <= 4 ? 0 : distance <= 12 ? 1 : distance <= 24 ? 2 : 3);
     }
-    static int skip(int distance) noexcept { return kSkip + (distance < kMatches ? distance : kMatches - 1); }
+    static int skip(int lost, int aligned, bool long_run) noexcept {
+        return kSkip + ((long_run ? kLosts : 0) + std::min(lost, kLosts - 1)) * kAligned + std::min(aligned, kAligned - 1);
+    }
+    static int amend(int hits, int misses) noexcept { return kAmend + hits * kAmends + misses; }
 };
 
-// In thousandths; see benchmarks/policies/fit.py, which wrote adaptive_priors.h.
-using Priors = std::array<std::uint16_t, Cells::kCount>;
+// How a token's chance is judged from what speaks for it (judge.h): a weight for each feature, by what names the token.
+struct Features {
+    enum : int { bias, share, likeliest, accuracy, match, amended, kept, output, context3, context2, context1, kCount };
+    static constexpr int kSets = 12;
+    static constexpr int kWeights = kSets * kCount;
+};
+
+// Shares of the cells and weights of the features, both in thousandths; see benchmarks/policies/fit.py, which wrote
+// adaptive_priors.h.
+struct Priors {
+    std::array<std::uint16_t, Cells::kCount> shares;
+    std::array<std::int16_t, Features::kWeights> weights;
+};
 
 Priors shipped_priors() noexcept;
 
+// Shares, then weights.
 inline Priors checked_priors(std::span<const int> given) {
-    if (given.size() != static_cast<std::size_t>(Cells::kCount))
-        throw std::invalid_argument("priors: " + std::to_string(given.size()) + " values; allowed: " + std::to_string(Cells::kCount));
+    constexpr int kBoth = Cells::kCount + Features::kWeights;
+    if (given.size() != static_cast<std::size_t>(kBoth))
+        throw std::invalid_argument("priors: " + std::to_string(given.size()) + " values; allowed: " + std::to_string(kBoth));
     Priors priors{};
     for (std::size_t i = 0; i < given.size(); ++i) {
-        if (given[i] < 1 || given[i] > 999)
-            throw std::invalid_argument("priors: value " + std::to_string(i) + " is " + std::to_string(given[i]) + "; allowed: 1 to 999");
-        priors[i] = static_cast<std::uint16_t>(given[i]);
+        const bool share = i < priors.shares.size();
+        const int least = share ? 1 : -32000, most = share ? 999 : 32000;
+        if (given[i] < least || given[i] > most)
+            throw std::invalid_argument("priors: value " + std::to_string(i) + " is " + std::to_string(given[i]) + "; allowed: " +
+                                        std::to_string(least) + " to " + std::to_string(most));
+        if (share) priors.shares[i] = static_cast<std::uint16_t>(given[i]);
+        else priors.weights[i - priors.shares.size()] = static_cast<std::int16_t>(given[i]);
     }
     return priors;
 }
@@ -76,7 +102,7 @@ class Odds {
 
     double chance(int cell) const noexcept {
         const Count& count = counts_[static_cast<std::size_t>(cell)];
-        const double prior = static_cast<double>((*priors_)[static_cast<std::size_t>(cell)]) / 1000.0;
+        const double prior = static_cast<double>(priors_->shares[static_cast<std::size_t>(cell)]) / 1000.0;
         return (prior * kPrior + count.hits) / (kPrior + static_cast<double>(count.total));
     }
 
