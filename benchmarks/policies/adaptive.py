@@ -18,7 +18,7 @@ BROKE, BROKE_RUN = 4, 2
 LEAST, CERTAIN = 0.03, 0.9999
 MOST_MATCH = 64
 PRIOR, MOST_COUNT = 8, 64
-EDGE, FLOOR, CHANCES, LONGEST = 0.01, 0.05, 256, 32
+EDGE, FLOOR, CHANCES, LONGEST, LONGEST_BESIDE = 0.01, 0.05, 256, 32, 3
 ACCURACY, FORGET = 0.75, 0.02
 SHARED_AHEAD, SHARED_WAYS = 128, 4
 
@@ -635,7 +635,7 @@ def worths(batch: int, cost: Callable[[int, int], float]) -> list[float]:
     for i in range(CHANCES + 1):
         chance = i / CHANCES
         expected, power, least = 1.0, 1.0, 1.0
-        for drafts in range(1, LONGEST + 1):
+        for drafts in range(1, (LONGEST if batch == 1 else LONGEST_BESIDE) + 1):
             power *= chance
             expected += power
             least = min(least, cost(batch, batch * drafts) / expected)

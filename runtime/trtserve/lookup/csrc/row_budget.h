@@ -73,7 +73,8 @@ class RowBudget {
 
   private:
     static constexpr int kChances = 256;  // told apart
-    static constexpr int kLongest = 32;   // drafts of the text that a token's worth is reckoned by
+    static constexpr int kLongest = 32;   // drafts of the text that a token's worth is reckoned by,
+    static constexpr int kLongestBeside = 3;   // and beside others, where some of a batch draft nothing
     using Worths = std::array<double, kChances + 1>;
 
     // Time that draft `i` is expected to save, in steps of its sequence.
@@ -106,7 +107,7 @@ class RowBudget {
         for (int i = 0; i <= kChances; ++i) {
             const double chance = static_cast<double>(i) / kChances;
             double expected = 1.0, power = 1.0, least = 1.0;
-            for (int drafts = 1; drafts <= kLongest; ++drafts) {
+            for (int drafts = 1; drafts <= (batch == 1 ? kLongest : kLongestBeside); ++drafts) {
                 power *= chance;
                 expected += power;
                 least = std::min(least, cost_.at(batch, batch * drafts) / expected);
