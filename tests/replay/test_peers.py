@@ -8,6 +8,7 @@ import random
 import pytest
 
 from benchmarks.policies.base import OneByOne
+from benchmarks.policies.adaptive import CELLS, FEATURES, KINDS, WEIGHTS
 from benchmarks.policies.fit import fit, header
 from benchmarks.policies.ngram import ModRule, NgramRule, PoolRule, SimpleRule
 from benchmarks.policies.oracle import Oracle, best_lengths, longest_copies
@@ -205,9 +206,14 @@ def test_shipped_traces_are_what_they_say() -> None:
 def test_shares_are_counted_from_traces() -> None:
     """A text that repeats without a fault: copies under way are worth nearly everything, and the header says so."""
     text = tuple(range(50, 110))
-    priors = fit([Trace((1, *text, 2), text)] * 5, rounds=2)
+    priors = fit([Trace((1, *text, 2), text)] * 5)
     assert priors[12 * 8 + 7] > 980, "match over 48, run over 32"
     lines = header(priors).splitlines()
     assert lines[0].startswith("// Written by")
     values = [int(v) for line in lines if not line.startswith("//") for v in line.rstrip(",").split(",")]
     assert values == priors
+    assert len(values) == CELLS + WEIGHTS
+    weights = [values[i : i + len(FEATURES)] for i in range(CELLS, CELLS + WEIGHTS, len(FEATURES))]
+    assert all(w >= 0 for of in weights for w, f in zip(of, FEATURES, strict=True) if f.startswith("context"))
+    amends = 2 * KINDS.index("amend")
+    assert weights[amends] == [1000 * (f == "share") for f in FEATURES], "where nothing was seen, as the shares say"
