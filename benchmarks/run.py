@@ -91,12 +91,20 @@ def machine() -> dict[str, Any]:
     }
 
 
+def run_module(name: str, *arguments: str, stdout: int | None = None) -> None:
+    """Run one of our modules as a process of its own. Raises RuntimeError where it fails."""
+    done = subprocess.run([sys.executable, "-m", name, *arguments], cwd=ROOT, stdout=stdout)
+    if done.returncode:
+        # The page names no paths of the machine that measured.
+        raise RuntimeError(f"{name} ended with {done.returncode}")
+
+
 def engine(name: str) -> Path:
-    """The engine directory of that name, built if it is not there."""
+    """The engine directory of that name, built if it is not there. Raises RuntimeError where it cannot be built."""
     recipe, overrides = ENGINES[name]
     directory = ROOT / "engines" / DIRECTORIES[name]
     settings = [argument for override in overrides for argument in ("--set", override)]
-    subprocess.run([sys.executable, "-m", "trtbuild", str(ROOT / recipe), "-o", str(directory), *settings], check=True)
+    run_module("trtbuild", str(ROOT / recipe), "-o", str(directory), *settings)
     return directory
 
 
@@ -105,12 +113,8 @@ def measure(part: Part, quick: bool) -> Any:
     directories = [str(engine(name)) for name in part.engines]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "out.json"
-        command = [sys.executable, "-m", f"benchmarks.{part.module}", *directories, *part.arguments]
-        command += [*(part.quick if quick else ()), "--json", str(out)]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        if done.returncode:
-            # The page names no paths of the machine that measured.
-            raise RuntimeError(f"benchmarks.{part.module} ended with {done.returncode}")
+        arguments = [*directories, *part.arguments, *(part.quick if quick else ()), "--json", str(out)]
+        run_module(f"benchmarks.{part.module}", *arguments, stdout=subprocess.DEVNULL)
         return json.loads(out.read_text(encoding="utf-8"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_what_is_known_of_a_part_outlives_its_failure_and_other_runs(root: Path)
     assert (root / "docs/plots/verify.svg").is_file()
     assert measured(root, {"verify": VERIFY}, ["verify"]) == []
     assert "OSError" not in (root / "docs/benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("failing", ["trtbuild", "benchmarks.verify_cost"])
+def test_a_failure_names_no_path(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def process(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(command, 3 if command[2] == failing else 0)
+
+    monkeypatch.setattr(run.subprocess, "run", process)
+    with pytest.raises(RuntimeError) as error:
+        run.measure(run.PARTS["verify"], quick=False)
+    assert str(error.value) == f"{failing} ended with 3"
 
 
 def test_a_part_measured_elsewhere_says_so() -> None:
