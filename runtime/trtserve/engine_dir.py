@@ -69,7 +69,7 @@ class TokenizerRecord(_Record):
 
 
 class CostPoint(_Record):
-    """The median measured time of one verify: ``batch`` sequences of ``rows`` rows each over ``context`` tokens.
+    """The measured time of one verify: ``batch`` sequences of ``rows`` rows each over ``context`` tokens.
 
     Curves are files that users bring along, and are filled in row by row: the ranges are what can be measured at all.
     """
