@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from trtserve import Engine
 from trtserve.engine.protocol import Scope
+from trtserve.engine.tensorrt_llm import scopes
 from trtserve.engine.tensorrt_llm.scopes import Salts, takes_copies
 
 from .conftest import Open, verify_executor, worker
@@ -95,3 +99,23 @@ def test_salts() -> None:
             assert number == get_cache_salt_id(text) and takes_copies(number) == on
             assert salts.salt(scope, lookup=on) == (text, number)
     assert not takes_copies(None)
+
+
+class SlowToAnswer(OrderedDict[Any, Any]):
+    """Lets other threads in between what was found and what is done with it."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = super().get(key, default)
+        time.sleep(1e-4)
+        return found
+
+
+def test_salts_are_asked_for_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scopes, "_REMEMBERED", 2)
+    salts = Salts(get_cache_salt_id, "key", secret="s")
+    salts._known = SlowToAnswer()
+    tenants = [Scope(tenant=f"t{i}") for i in range(4)]
+    alone = [salts.salt(scope, lookup=True) for scope in tenants]
+    with ThreadPoolExecutor(4) as pool:
+        asked = list(pool.map(lambda i: salts.salt(tenants[i % 4], lookup=True), range(400)))
+    assert asked == [alone[i % 4] for i in range(400)]

@@ -74,7 +74,6 @@ class BatchDrafts:
 
     def __init__(self, plan: LookupPlan, feed: FeedWriter | None) -> None:
         self.plan = plan
-        self.errors = 0
         self._feed = feed
         self._shared = None if plan.hermetic else SharedCache.from_settings(plan.lookup)
         self._drafter = Drafter(plan.lookup, shared=self._shared, cost=padded_cost(plan.max_draft_len))
@@ -199,7 +198,7 @@ class BatchDrafts:
                     )
                 )
         shared = Shared() if self._shared is None else Shared(*self._shared.stats()[:4])
-        self._feed.announce(rounds, shared, self.errors)
+        self._feed.announce(rounds, shared)
 
 
 def padded_cost(max_draft_len: int) -> CostCurve:

@@ -78,8 +78,6 @@ class LookupResources(_resources.BaseResourceManager):  # type: ignore[misc]
         """Go on without copies, unless other ranks would go on with them."""
         _log.exception("the drafter failed in %s; this worker takes no more copies", doing)
         self._failed = True
-        if self._drafts is not None:
-            self._drafts.errors += 1
         if self.tensor_parallel_size > 1:
             # Ranks that put different drafts through one forward would compute nonsense, in silence.
             raise

@@ -62,11 +62,11 @@ class FeedWriter:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["address"])  # type: ignore[misc]
 
-    def announce(self, rounds: Sequence[Announced], shared: Shared, errors: int) -> None:
+    def announce(self, rounds: Sequence[Announced], shared: Shared) -> None:
         """Tell of one round's sequences. Never waits and never raises."""
         if self._broken:
             return
-        message = json.dumps([self._lost, errors, shared, rounds], separators=(",", ":")).encode()
+        message = json.dumps([self._lost, shared, rounds], separators=(",", ":")).encode()
         try:
             self._connected().send(message)
             self._lost = 0
@@ -102,7 +102,6 @@ class FeedReader:
 
     rounds_total: int = 0
     lost_total: int = 0
-    drafter_errors: int = 0
     shared: Shared = field(default_factory=Shared)
     _rounds: dict[int, dict[int, Announced]] = field(default_factory=dict)
     _latest: dict[int, Announced] = field(default_factory=dict)
@@ -169,7 +168,7 @@ class FeedReader:
 
     def _read(self, message: bytes) -> None:
         try:
-            lost, errors, shared, rounds = json.loads(message)
+            lost, shared, rounds = json.loads(message)
             announced = [Announced(c, o, s, tuple(d), w, bool(b), k) for c, o, s, d, w, b, k in rounds]
             snapshot = Shared(*shared)
         except (ValueError, TypeError):
@@ -177,7 +176,7 @@ class FeedReader:
             return
         self.rounds_total += 1
         self.lost_total += lost
-        self.drafter_errors, self.shared = errors, snapshot
+        self.shared = snapshot
         for entry in announced:
             self._rounds.setdefault(entry.client, {})[entry.output] = entry
             self._latest[entry.client] = entry

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
@@ -35,25 +36,30 @@ class Salts:
         self._hash = hash_salt
         self._model_key = model_key
         self._secret = secrets.token_hex(16) if secret is None else secret
+        self._lock = threading.Lock()
         self._known: OrderedDict[tuple[Scope, bool], tuple[str, int]] = OrderedDict()
 
     def salt(self, scope: Scope, *, lookup: bool) -> tuple[str, int]:
-        """(the salt, its id) for requests of ``scope``. Equal arguments give equal salts as long as this lives."""
+        """(the salt, its id) for requests of ``scope``. From any thread.
+
+        Equal arguments give equal salts as long as this lives.
+        """
         key = (scope, lookup)
-        found = self._known.get(key)
-        if found is None:
-            name = scope_name(self._secret, self._model_key, scope.adapter, scope.tenant, scope.salt)
-            found = next(
-                (text, number)
-                for text, number in ((t, self._hash(t)) for t in (f"{n}:{name}" for n in count()))
-                if takes_copies(number) == lookup
-            )
+        with self._lock:
+            found = self._known.get(key) or self._find(scope, lookup)
             self._known[key] = found
+            self._known.move_to_end(key)
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return found
+            return found
+
+    def _find(self, scope: Scope, lookup: bool) -> tuple[str, int]:
+        name = scope_name(self._secret, self._model_key, scope.adapter, scope.tenant, scope.salt)
+        return next(
+            (text, number)
+            for text, number in ((t, self._hash(t)) for t in (f"{n}:{name}" for n in count()))
+            if takes_copies(number) == lookup
+        )
 
 
 def find_hash() -> Callable[[str], int]:
