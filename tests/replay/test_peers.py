@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from benchmarks.policies.base import OneByOne
 from benchmarks.policies.adaptive import CELLS, FEATURES, KINDS, WEIGHTS
+from benchmarks.policies.base import OneByOne
 from benchmarks.policies.fit import fit, header
 from benchmarks.policies.ngram import ModRule, NgramRule, PoolRule, SimpleRule
 from benchmarks.policies.oracle import Oracle, best_lengths, longest_copies
