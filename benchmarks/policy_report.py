@@ -81,6 +81,8 @@ Each alone, on the traces above, one request at a time, in this order, each on t
 | eleven inputs of thirty | 0.0% | 0.0 points | yes |
 
 Had the drafts been cut exactly where they stop being right, the speed-up would have been some 16% higher and the share of the oracle 12 points: that is what better chances could give at most. The rest of the oracle's lead is tokens that the likeliest candidate does not name; for a code edit by the model under the modelled GPU even a perfect cut would give 56% of the oracle.
+
+On the held-out traces, the policy before all of this had 2.84x in the mean and 55% of the oracle on edits and rewrites (now 2.98x and 60%), and another policy was faster in 16 places (now in 2).
 """
 
 
