@@ -67,6 +67,12 @@ class PromptLookup(_Strict):
         """``min_match``, at least ``ngram``: the key itself must match."""
         return max(self.ngram, self.min_match)
 
+    def most_drafts(self, batch: int) -> int:
+        """Most drafts of one copy where ``batch`` sequences are active; 0: no copies."""
+        if batch > self.max_seqs:
+            return 0
+        return self.max_drafts if batch == 1 else self.batch_max_drafts
+
     @property
     def summary(self) -> str:
         """What is obeyed of these settings, the shared cache aside, for people."""

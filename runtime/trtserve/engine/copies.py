@@ -82,10 +82,7 @@ class CopyRounds:
 
     def most_drafts(self, batch: int) -> int:
         """Most drafts of a copy in a round of ``batch`` sequences: the settings' limit within the tier's rows."""
-        lookup = self._lookup
-        if lookup is None or batch > lookup.max_seqs:
-            return 0
-        return min(lookup.max_drafts if batch == 1 else lookup.batch_max_drafts, self._info.max_rows(batch) - 1)
+        return 0 if self._lookup is None else min(self._lookup.most_drafts(batch), self._info.max_rows(batch) - 1)
 
     def settle(self, sequence: Sequence, drafts: Drafts | None, accepted: int, committed: NDArray[np.int32]) -> None:
         """A round of the sequence kept ``committed`` tokens, ``accepted`` of its drafts among them."""

@@ -89,7 +89,7 @@ class BatchDrafts:
         as active and gets none.
         """
         batch = sorted(requests, key=lambda r: r.py_request_id)
-        most = min(self._most_drafts(len(batch)), self.plan.max_draft_len)
+        most = min(self.plan.lookup.most_drafts(len(batch)), self.plan.max_draft_len)
         ids: list[int] = []
         live: list[_Live] = []
         accepted: list[int] = []
@@ -137,12 +137,6 @@ class BatchDrafts:
     def close(self) -> None:
         if self._feed is not None:
             self._feed.close()
-
-    def _most_drafts(self, batch: int) -> int:
-        lookup = self.plan.lookup
-        if batch > lookup.max_seqs:
-            return 0
-        return lookup.max_drafts if batch == 1 else lookup.batch_max_drafts
 
     def _own_length(self, request: Any, live: _Live, tokens: Sequence[int]) -> int:
         """Tokens up to the request's own end; 0: it came to none.
