@@ -14,6 +14,7 @@ import pytest
 
 from trtserve import Engine
 from trtserve.engine.protocol import EngineError, Finish, GenerationRequest, QueueFullError, RequestError, Scope
+from trtserve.engine.stats import gauges
 from trtserve.executor.base import ExecutorError
 from trtserve.loading import load_engine
 from trtserve.sampling import SamplingParams
@@ -163,6 +164,27 @@ def test_paused_requests_come_back(open_engine: Open, reference: Engine) -> None
     # Only what came to its end is a document of the shared cache.
     manager = next(iter(worker(engine).ranks[0].managers.resource_managers.values()))
     assert manager._drafts._shared.stats().documents == 1
+
+
+def test_where_sequences_stand_is_not_looked_up_for_every_round(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trtserve.engine.tensorrt_llm import pytorch
+
+    looks: list[int] = []
+
+    def look(running: Any, shared: Any) -> Any:
+        looks.append(len(sequences := list(running)))
+        return gauges(sequences, shared)
+
+    monkeypatch.setattr(pytorch, "gauges", look)
+    monkeypatch.setattr(pytorch, "_GAUGES_SECONDS", float("inf"))
+    engine = open_engine("1.3")
+    collect(engine, running(engine, 3))
+    # When one begins and when one ends.
+    assert len(looks) == 6 and looks[-1] == 0
+    metrics = engine.metrics()
+    assert metrics["generation_tokens_total"] == 180 and metrics["kv_tokens_used"] == 0
 
 
 def test_cancelled_requests_free_their_slot_and_leave_nothing(open_engine: Open) -> None:

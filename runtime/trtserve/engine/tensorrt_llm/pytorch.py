@@ -37,7 +37,7 @@ from trtserve.engine.protocol import (
     TokenOut,
 )
 from trtserve.engine.sequence import Ending, Sequence
-from trtserve.engine.stats import EngineStats, Turn, gauges
+from trtserve.engine.stats import EngineStats, Gauges, Turn, gauges
 from trtserve.engine.tensorrt_llm import sampling
 from trtserve.engine.tensorrt_llm.batch_drafts import common_prefix
 from trtserve.engine.tensorrt_llm.carried import Carried, Carrier
@@ -50,6 +50,9 @@ _log = logging.getLogger(__name__)
 
 #: How long a closing engine waits for TensorRT-LLM to confirm that its requests are cancelled.
 _SHUTDOWN_SECONDS = 30.0
+#: Every sequence's round is counted by itself, so gauges, which look at all sequences, are no older than this but not
+#: made for each: their time would grow with the square of the batch.
+_GAUGES_SECONDS = 0.1
 
 
 class PyTorchEngine:
@@ -107,6 +110,8 @@ class PyTorchEngine:
         self._cancelled: set[Sequence] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds_seen = 0
+        self._gauges = Gauges()
+        self._gauged_at = 0.0
 
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="trtserve-tensorrt-llm", daemon=True)
@@ -137,7 +142,10 @@ class PyTorchEngine:
         return sequence.generation
 
     def metrics(self) -> EngineMetrics:
-        """A snapshot. Running are requests of which TensorRT-LLM sent a token; it does not tell of the others."""
+        """A snapshot. Running are requests of which TensorRT-LLM sent a token; it does not tell of the others.
+
+        Where running sequences stand is as of a tenth of a second ago, unless one came or ended since.
+        """
         return self._stats.snapshot(self._door.num_inside)
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -293,11 +301,11 @@ class PyTorchEngine:
             self._count(Turn(prompt_tokens=sequence.prompt_len, cached_tokens=sequence.cached_tokens))
         sequence.last_round_at = now
         while not sequence.done and sequence.num_output < len(tokens):
-            self._read_round(sequence, result, tokens, output.logprobs)
+            self._read_round(sequence, result, tokens, output.logprobs, now)
         if sequence.done and not result.finished:
             self._abort(result)
 
-    def _read_round(self, sequence: Sequence, result: Any, tokens: list[int], logprobs: Any) -> None:
+    def _read_round(self, sequence: Sequence, result: Any, tokens: list[int], logprobs: Any, now: float) -> None:
         start = sequence.num_output
         source, drafts, end = self._round_at(sequence, result, start, tokens)
         new = tokens[start:end]
@@ -325,7 +333,7 @@ class PyTorchEngine:
             ),
             spans=spans,
         )
-        self._count(turn)
+        self._count(turn, anew=now - self._gauged_at >= _GAUGES_SECONDS)
         deliver([(sequence.generation, delta)])
         if ending is not None:
             self._end(sequence, ending.reason, ending)
@@ -393,9 +401,15 @@ class PyTorchEngine:
         deliver([(sequence.generation, finish)])
         self._door.leave([sequence])
 
-    def _count(self, turn: Turn) -> None:
+    def _count(self, turn: Turn, *, anew: bool = True) -> None:
+        """Count a turn. ``anew``: look where all running sequences stand, too."""
+        if not anew:
+            self._stats.add(turn, self._gauges)
+            return
+        self._gauged_at = perf_counter()
         running = ((s, s.window > 0) for s in self._running if not s.done and s.first_round_at is not None)
-        self._stats.add(turn, gauges(running, None if self._feed is None else self._feed.shared))
+        self._gauges = gauges(running, None if self._feed is None else self._feed.shared)
+        self._stats.add(turn, self._gauges)
 
 
 def _entry(logprobs: Any, index: int) -> Any:
