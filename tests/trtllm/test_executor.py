@@ -309,6 +309,19 @@ def test_verify_requests_fail_alone(open_engine: Open) -> None:
     assert len(engine.generate(REPEAT, **LONG).tokens) == 60
 
 
+def test_a_failed_verify_request_ends_its_own_sequence(open_engine: Open, reference: Engine) -> None:
+    from .conftest import verify_executor
+
+    engine = open_engine("1.2")
+    verify_executor(engine).fail_at = {12}
+    requests = running(engine, 3)
+    done, wanted = collect(engine, requests), collect(reference, requests)
+    assert sorted(c.finish.reason for c in done) == ["error", "length", "length"]
+    right = [(ours.text, theirs.text) for ours, theirs in zip(done, wanted, strict=True) if not ours.finish.error]
+    assert len(right) == 2 and all(ours == theirs for ours, theirs in right)
+    assert verify_executor(engine).canceled == [12] and engine.engine.healthy  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("failing", ["versions.require_parameters", "find_carrier"])
 def test_an_engine_that_cannot_be_opened_leaves_nothing(
     failing: str, open_engine: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -319,7 +319,10 @@ class LocalEngine:
                 sequence.first_round_at = started
             sequence.last_round_at = ended
             if out.failed[b]:
-                error = "no token could be chosen: the request bans all of them, or the model gave no finite logits"
+                error = (
+                    "no token could be chosen: the request bans all of them, the model gave no finite logits, or the "
+                    "executor failed on this request alone"
+                )
                 self._end(sequence, "error", error=error, trusted=False)
             else:
                 count = accepted[b] + 1

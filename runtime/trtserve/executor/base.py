@@ -82,7 +82,7 @@ class StepOutput(NamedTuple):
 
     targets: NDArray[np.int32]  # [sum(num_rows)] the token after row i, for rows 0 to accepted; -1: failed row
     accepted: NDArray[np.int32]  # [B] drafts that equal the target before them, counted up to the first that differs
-    failed: NDArray[np.bool_]  # [B] the row that decides the next token had no finite logit: end this one alone
+    failed: NDArray[np.bool_]  # [B] the row that decides the next token has no target, or this one alone failed: end it
     logprobs: Sequence[Sequence[TokenLogprobs] | None]  # [B] accepted + 1 entries where asked for
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from trtserve.engine.tensorrt_llm.scopes import Salts
 from trtserve.engine_dir import Manifest
 from trtserve.executor.base import Executor, ExecutorError, ExecutorInfo, StepInput, StepOutput
 from trtserve.sampling import SamplingParams, SamplingState
+
+_log = logging.getLogger(__name__)
 
 _NO_TOKENS: NDArray[np.int32] = np.empty(0, np.int32)
 
@@ -137,12 +140,13 @@ class VerifyRequestExecutor(Executor):
         accepted = np.zeros(len(ids), np.int32)
         failed = np.zeros(len(ids), np.bool_)
         offsets = batch.offsets
+        problems: dict[int, str] = {}
         for b, responses in enumerate(answers):
             rows = int(batch.num_rows[b])
-            if error := next((r.error_msg for r in responses if r.has_error()), None):
-                raise ExecutorError(f"TensorRT-LLM: {error}")
-            if not responses or not responses[-1].result.is_final:
-                raise ExecutorError(f"TensorRT-LLM: no answer within {self._timeout.total_seconds():.0f} s")
+            if (problem := self._problem(responses)) is not None:
+                problems[ids[b]] = problem
+                failed[b] = True
+                continue
             tokens = [token for r in responses for token in r.result.output_token_ids[0]]
             failed[b] = not tokens
             if tokens:
@@ -151,7 +155,21 @@ class VerifyRequestExecutor(Executor):
                 emitted = tokens[:rows]
                 targets[start : start + len(emitted)] = emitted
                 accepted[b] = len(emitted) - 1
+        if problems and len(problems) == len(ids):
+            raise ExecutorError(f"TensorRT-LLM: {next(iter(problems.values()))}")
+        # Each verify is a request of its own, so what went wrong with some does not concern the others.
+        for number, problem in problems.items():
+            _log.error("a verify failed, and its sequence with it: TensorRT-LLM: %s", problem)
+            self._live().cancel_request(number)
         return StepOutput(targets, accepted, failed, [None] * len(ids))
+
+    def _problem(self, responses: list[Any]) -> str | None:
+        """Why a verify has no outcome."""
+        if error := next((r.error_msg for r in responses if r.has_error()), None):
+            return str(error)
+        if not responses or not responses[-1].result.is_final:
+            return f"no answer within {self._timeout.total_seconds():.0f} s"
+        return None
 
     def _live(self) -> Any:
         if self._executor is None:
