@@ -170,3 +170,16 @@ def test_what_came_to_its_own_end_is_recorded() -> None:
     for reason in ("cancelled", "error", "stop", "length"):
         door.record(sequence, reason)  # type: ignore[arg-type]
     assert told == [(Scope("t"), [[1, 2], [3, 4], [9]])] * 2
+
+
+def test_a_recorder_that_fails_is_told_of_no_other_and_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Scope] = []
+
+    def recorder(scope: Scope, *tokens: NDArray[np.int32]) -> None:
+        told.append(scope)
+        raise RuntimeError("no room")
+
+    door = make_door(recorder=recorder)
+    for _ in range(2):
+        door.record(come_in(door), "stop")
+    assert len(told) == 1 and caplog.text.count("the recorder failed") == 1

@@ -6,6 +6,7 @@ submits, drains or reads metrics meets it from any thread, and so does the engin
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Collection
@@ -23,6 +24,8 @@ from trtserve.engine.protocol import (
 )
 from trtserve.engine.requests import check_parameter_tokens, check_scope, output_budget, token_array
 from trtserve.engine.sequence import Sequence
+
+_log = logging.getLogger(__name__)
 
 #: Failures in a row, without a success between them, after which an engine calls itself unhealthy.
 MAX_FAILURES = 3
@@ -111,10 +114,15 @@ class FrontDoor:
         self._service_time += 0.2 * (seconds - self._service_time)
 
     def record(self, sequence: Sequence, reason: FinishReason) -> None:
-        """Tell the recorder of a sequence that came to its own end."""
-        if self._recorder is not None and reason in ("stop", "length"):
-            output = sequence.tokens[sequence.prompt_len :]
+        """Tell the recorder of a sequence that came to its own end. One that raises is told of no other."""
+        if self._recorder is None or reason not in ("stop", "length"):
+            return
+        output = sequence.tokens[sequence.prompt_len :]
+        try:
             self._recorder(sequence.scope, sequence.prompt, output, sequence.prediction)
+        except Exception:
+            _log.exception("the recorder failed; nothing is recorded any more")
+            self._recorder = None
 
     def leave(self, sequences: Collection[Sequence]) -> None:
         """These got their Finish."""
