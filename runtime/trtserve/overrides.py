@@ -96,6 +96,7 @@ class Overrides(BaseModel):
         for name, value, why in (
             ("device", self.device, "TensorRT-LLM takes the GPUs that CUDA_VISIBLE_DEVICES names"),
             ("threads", self.threads, "TensorRT-LLM computes on GPUs"),
+            ("cost_curve", self.cost_curve, "every verify of it has the same rows"),
         ):
             if value is not None:
                 raise OverrideError(f"{name} does not apply to target tensorrt_llm: {why}")

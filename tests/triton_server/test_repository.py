@@ -209,7 +209,7 @@ def test_a_tensorrt_engine_computes_on_gpus_alone(engine: Path, capsys: pytest.C
     assert "--kind cpu: target tensorrt computes on GPUs; allowed: auto, gpu" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("setting", ["threads=4", "device=cuda:1", "exact_verify=true"])
+@pytest.mark.parametrize("setting", ["threads=4", "device=cuda:1", "exact_verify=true", "cost_curve=gpu-modelled"])
 def test_what_tensorrt_llm_would_refuse_is_refused_here(
     engine: Path, capsys: pytest.CaptureFixture[str], setting: str
 ) -> None:

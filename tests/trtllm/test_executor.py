@@ -239,6 +239,35 @@ def test_a_failed_forward_ends_its_requests_and_the_engine_lives(open_engine: Op
     assert engine.generate(REPEAT, **LONG).text == reference.generate(REPEAT, **LONG).text
 
 
+def test_what_tensorrt_llm_refuses_says_nothing_of_its_health(open_engine: Open) -> None:
+    engine = open_engine("1.3")
+    inner: Any = engine.engine
+    llm, inner._llm = inner._llm, Refusing(inner._llm, ValueError("too long"))
+    for _ in range(4):
+        with pytest.raises(EngineError, match="could not be started: too long"):
+            engine.generate(REPEAT, **LONG)
+    assert inner.healthy
+    inner._llm = Refusing(llm, RuntimeError("is shutting down"))
+    for _ in range(4):
+        with pytest.raises(EngineError, match="shutting down"):
+            engine.generate(REPEAT, **LONG)
+    assert not inner.healthy
+    inner._llm = llm
+
+
+class Refusing:
+    """An ``LLM`` whose ``generate_async`` raises."""
+
+    def __init__(self, llm: Any, error: Exception) -> None:
+        self._wrapped, self._error = llm, error
+
+    def generate_async(self, *_: Any, **__: Any) -> Any:
+        raise self._error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+
 def test_queue_drain_and_close(open_engine: Open) -> None:
     engine = open_engine("1.3", overrides={"max_queue": 1})
     generations = [engine.submit(REPEAT, **LONG) for _ in range(5)]

@@ -225,7 +225,9 @@ class PyTorchEngine:
             result = self._generate(sequence)
         except Exception as e:
             _log.exception("request %s could not be started", sequence.request.request_id)
-            self._end(sequence, "error", error=f"the request could not be started: {e}")
+            # A value that TensorRT-LLM refuses says nothing about the next request.
+            refused = isinstance(e, ValueError)
+            self._end(sequence, "error", error=f"the request could not be started: {e}", engine_failed=not refused)
             return
         self._running[sequence] = result
         try:
@@ -381,7 +383,13 @@ class PyTorchEngine:
             sequence.rounds_skipped = max(latest.rounds_skipped, sequence.rounds_skipped)
 
     def _end(
-        self, sequence: Sequence, reason: FinishReason, ending: Ending | None = None, error: str | None = None
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        ending: Ending | None = None,
+        error: str | None = None,
+        *,
+        engine_failed: bool = True,
     ) -> None:
         sequence.done = True
         self._cancelled.discard(sequence)
@@ -394,7 +402,8 @@ class PyTorchEngine:
         self._door.served(perf_counter() - sequence.submitted_at)
         finish = Finish(reason, sequence.stats(), stop=None if ending is None else ending.stop, error=error)
         if reason == "error":
-            self._door.failed()
+            if engine_failed:
+                self._door.failed()
         elif reason != "cancelled":
             self._door.succeeded()
         self._count(Turn(finished=[reason]))
