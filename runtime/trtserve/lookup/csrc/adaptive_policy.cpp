@@ -9,11 +9,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "amendments.h"
+#include "compare.h"
 #include "judge.h"
 #include "policy.h"
 #include "recent_grams.h"
@@ -35,6 +39,7 @@ constexpr int kBroke = 4;           // a copy's end is a break from this match o
 constexpr int kBrokeRun = 2;
 constexpr int kSharedAhead = 128;   // tokens taken from the shared cache at once, so that a copy can be resumed in them
 constexpr int kSharedWays = 4;      // and of as many ways to go on
+static_assert(kBehind + kAhead + 1 <= Window::kPlaces);
 constexpr double kLeast = 0.03;     // drafts less likely than this are not offered
 constexpr double kCertain = 0.9999;
 constexpr double kAccuracy = 0.75;  // of the tokens chosen, before any was
@@ -94,6 +99,7 @@ struct State {
 // One position: what could stand there, and what was chosen.
 struct Step {
     static constexpr int kMost = 2 + 2 * kBreaks + kOccurrences + 3 + 2 + kSharedWays;
+    static_assert(kMost <= 32, "choose() has a bit for each");
 
     std::array<Candidate, kMost> candidates;
     int count = 0;
@@ -107,12 +113,7 @@ struct Step {
 };
 
 int matching(const Text& text, std::size_t position, const Token* end, std::size_t available, int most) noexcept {
-    const std::size_t limit = std::min({position, available, static_cast<std::size_t>(most)});
-    const Token* before = text.tokens + position;
-    std::size_t count = 0;
-    while (count < limit && before[-1 - static_cast<std::ptrdiff_t>(count)] == end[-1 - static_cast<std::ptrdiff_t>(count)])
-        ++count;
-    return static_cast<int>(count);
+    return equal_tail(text.tokens + position, end, std::min(position, available), most);
 }
 
 class AdaptivePolicy final : public Policy {
@@ -123,6 +124,7 @@ class AdaptivePolicy final : public Policy {
 
     Copy propose(const Sources& sources, int limit, Token* out, double* chances) override {
         judged_ = 0;
+        stretched_accuracy_ = judge_.stretch(accuracy_);
         const NgramIndex& history = sources.text();
         if (limit <= 0 || history.size() == 0) return {};
         const std::size_t kept = std::min(history.size(), static_cast<std::size_t>(Sources::kMostMatch));
@@ -137,7 +139,7 @@ class AdaptivePolicy final : public Policy {
             Step& step = steps_[static_cast<std::size_t>(drafted_)];
             const std::size_t available = kept + static_cast<std::size_t>(drafted_);
             collect(sources, step, available);
-            choose(history, step);
+            choose(step);
             judged_ = drafted_ + 1;
             const Candidate* best = step.chosen();
             if (!best) break;
@@ -168,27 +170,32 @@ class AdaptivePolicy final : public Policy {
             learn(sources, from);
         }
         judged_ = 0;
-        for (RecentGrams& grams : recent_)
+        each_recent([&](auto& grams) {
             if (grams.order() < ngram_) grams.extend(history.tokens(), history.size());
+        });
     }
 
     void rewound(std::size_t length) noexcept override {
         judged_ = 0;
         state_ = {};
         prompt_ = std::min(prompt_, length);
-        for (RecentGrams& grams : recent_) grams.truncate(length);
+        each_recent([&](auto& grams) { grams.truncate(length); });
     }
 
     std::size_t bytes() const noexcept override {
         std::size_t bytes = (held_.capacity() + found_.capacity() + tail_.capacity()) * sizeof(Token) + steps_.capacity() * sizeof(Step);
-        for (const RecentGrams& grams : recent_) bytes += grams.bytes();
-        return bytes;
+        return bytes + std::get<0>(recent_).bytes() + std::get<1>(recent_).bytes() + std::get<2>(recent_).bytes();
     }
     int window() const noexcept override { return window_; }
     bool backing_off() const noexcept override { return false; }
     std::int64_t rounds_skipped() const noexcept override { return rounds_skipped_; }
 
   private:
+    template <typename Work>
+    void each_recent(Work&& work) {
+        std::apply([&](auto&... grams) { (work(grams), ...); }, recent_);
+    }
+
     Text text(const Sources& sources, TextId id) const noexcept {
         switch (id.source) {
             case Source::history: return {sources.text().tokens(), sources.text().size()};
@@ -230,8 +237,12 @@ class AdaptivePolicy final : public Policy {
         step.count = 0;
         const NgramIndex& history = sources.text();
         const Token* end = drafts_ + drafted_;
-        for (std::size_t i = 0; i < recent_.size(); ++i)
-            grams_[i] = recent_[i].latest(history.tokens(), history.size(), end, available);
+        std::size_t i = 0;
+        each_recent([&](const auto& grams) {
+            grams_[i] = grams.latest(history.tokens(), history.size(), end, available);
+            follows_[i] = grams_[i].position == 0 ? -1 : history.tokens()[grams_[i].position];
+            ++i;
+        });
         const Cursor& cursor = ahead_.cursor;
         bool solid = false;
         if (cursor.alive()) {
@@ -262,64 +273,65 @@ class AdaptivePolicy final : public Policy {
         }
         const std::size_t first = at > kBehind ? at - kBehind : 1;
         const std::size_t last = std::min(at + kAhead + 1, source.size);
-        int longest = 0, distance = 0;
-        std::size_t where = 0;
-        for (std::size_t position = first; position < last; ++position) {
-            if (source.tokens[position - 1] != end[-1]) continue;
-            const int match = matching(source, position, end, available, broken.lost);
-            const int away = static_cast<int>(position > at ? position - at : at - position);
-            if (match > longest || (match == longest && away < distance)) {
-                longest = match;
-                distance = away;
-                where = position;
-            }
+        if (first >= last) return;
+        const int most = static_cast<int>(std::min(static_cast<std::size_t>(broken.lost), available));
+        std::array<Token, kLost + Window::kPlaces> copied;  // where the text ends within what is compared
+        const Token* tokens = source.tokens + first;
+        if (first < kLost || first + Window::kPlaces > source.size) {
+            copied.fill(-1);
+            const std::size_t before = std::min<std::size_t>(first, kLost);
+            std::copy(tokens - before, source.tokens + last, copied.data() + kLost - before);
+            tokens = copied.data() + kLost;
         }
-        if (longest > 0) add(step, broken.text, source, Kind::near, where, longest, 0, true, Cells::near(longest, distance));
+        Window found = Window::of(static_cast<int>(last - first));
+        int longest = 0;
+        while (longest < most && found.narrow(tokens - longest - 1, end[-longest - 1])) ++longest;
+        if (longest == 0) return;
+        const std::size_t where = first + static_cast<std::size_t>(found.nearest(static_cast<int>(at) - static_cast<int>(first)));
+        const int distance = static_cast<int>(where > at ? where - at : at - where);
+        add(step, broken.text, source, Kind::near, where, longest, 0, true, Cells::near(longest, distance));
     }
 
     // The latest places after the last ngram, three, two and one tokens. Of those that name the same token the longest match
     // stands for all, the latest of equals; how the others vote decides its cell.
     void occurrences(const NgramIndex& history, Step& step, const Token* end, std::size_t available) noexcept {
         const Text source{history.tokens(), history.size()};
-        struct Place {
-            std::size_t position;
-            int match;
-        };
-        std::array<Place, kOccurrences + 3> places;
-        int found = 0;
+        constexpr auto kMost = static_cast<std::size_t>(kOccurrences) + 3;
+        std::array<std::uint32_t, kMost> positions;
+        std::array<int, kMost> matches;
+        std::array<Token, kMost> tokens;
+        std::size_t found = 0;
         std::size_t position = available < static_cast<std::size_t>(ngram_) ? 0 : history.latest(end);
-        for (int seen = 0; position != 0 && seen < kOccurrences; ++seen, position = history.older(position))
-            places[static_cast<std::size_t>(found++)] = {position, matching(source, position, end, available, Sources::kMostMatch)};
-        for (const RecentGrams::Gram& gram : grams_) {
-            const std::size_t latest = gram.position;
-            if (latest == 0) continue;
-            if (std::any_of(places.begin(), places.begin() + found, [&](const Place& p) { return p.position == latest; })) continue;
-            places[static_cast<std::size_t>(found++)] = {latest, matching(source, latest, end, available, Sources::kMostMatch)};
+        for (; position != 0 && found < kOccurrences; position = history.older(position)) positions[found++] = static_cast<std::uint32_t>(position);
+        for (const RecentGram& gram : grams_) {
+            bool known = gram.position == 0;
+            for (std::size_t i = 0; i < found; ++i) known |= positions[i] == gram.position;
+            if (!known) positions[found++] = static_cast<std::uint32_t>(gram.position);
         }
-        for (int i = 0; i < found; ++i) {
-            const Token token = source.tokens[places[static_cast<std::size_t>(i)].position];
-            Place best{0, 0};
-            bool earlier = false;  // the token was named before i
-            for (int j = 0; j < found; ++j) {
-                const Place& place = places[static_cast<std::size_t>(j)];
-                if (source.tokens[place.position] != token) continue;
-                earlier = earlier || j < i;
-                if (place.match > best.match || (place.match == best.match && place.position > best.position)) best = place;
+        for (std::size_t i = 0; i < found; ++i) {
+            matches[i] = matching(source, positions[i], end, available, Sources::kMostMatch);
+            tokens[i] = source.tokens[positions[i]];
+        }
+        unsigned named = 0;  // bit i: by one before i
+        for (std::size_t i = 0; i < found; ++i) {
+            if (named >> i & 1) continue;
+            std::uint64_t best = 0;  // match, then position
+            for (std::size_t j = i; j < found; ++j) {
+                const bool equal = tokens[j] == tokens[i];
+                named |= static_cast<unsigned>(equal) << j;
+                best = std::max(best, equal ? static_cast<std::uint64_t>(matches[j]) << 32 | positions[j] : 0);
             }
-            if (earlier) continue;
-            int same = 0, other = 0;
+            const auto match = static_cast<int>(best >> 32);
+            const int least = std::min(match, ngram_);
+            int same = 0, all = 0;
             bool longer = false;
-            for (int j = 0; j < found; ++j) {
-                const Place& place = places[static_cast<std::size_t>(j)];
-                if (place.match < std::min(best.match, ngram_)) continue;
-                if (source.tokens[place.position] == token) {
-                    ++same;
-                } else {
-                    ++other;
-                    longer = longer || place.match > best.match;
-                }
+            for (std::size_t j = 0; j < found; ++j) {
+                const bool equal = tokens[j] == tokens[i], counts = matches[j] >= least;
+                same += static_cast<int>(counts & equal);
+                all += static_cast<int>(counts);
+                longer |= !equal & (matches[j] > match);
             }
-            add_place(step, {Source::history, -1}, source, best.position, best.match, vote(same, other, longer));
+            add_place(step, {Source::history, -1}, source, static_cast<std::size_t>(best & 0xffffffff), match, vote(same, all - same, longer));
         }
     }
 
@@ -391,33 +403,37 @@ class AdaptivePolicy final : public Policy {
     // ---- the choice ----
 
     // The likeliest token and its candidate.
-    void choose(const NgramIndex& history, Step& step) const noexcept {
+    void choose(Step& step) const noexcept {
         step.best = -1;
         step.chance = 0;
         std::array<double, Step::kMost> odds;
+        const auto count = static_cast<std::size_t>(step.count);
         double total = 1.0;
-        for (int i = 0; i < step.count; ++i) {
-            const double share = step.candidates[static_cast<std::size_t>(i)].share;
-            odds[static_cast<std::size_t>(i)] = share / (1.0 - std::min(share, kCertain));
-            total += odds[static_cast<std::size_t>(i)];
+        for (std::size_t i = 0; i < count; ++i) {
+            const double share = step.candidates[i].share;
+            odds[i] = share / (1.0 - std::min(share, kCertain));
+            total += odds[i];
         }
-        for (int i = 0; i < step.count; ++i) {
-            const Token token = step.candidates[static_cast<std::size_t>(i)].token;
-            int best = i, longest = 0;
-            bool earlier = false;
-            double sum = 0;
-            for (int j = 0; j < step.count; ++j) {
-                const Candidate& candidate = step.candidates[static_cast<std::size_t>(j)];
-                if (candidate.token != token) continue;
-                earlier = earlier || j < i;
-                sum += odds[static_cast<std::size_t>(j)];
+        std::uint32_t named = 0;  // bit i: by one before i
+        for (std::size_t i = 0; i < count; ++i) {
+            if (named >> i & 1) continue;
+            std::uint32_t others = 0;
+            for (std::size_t j = i + 1; j < count; ++j)
+                others |= static_cast<std::uint32_t>(step.candidates[j].token == step.candidates[i].token) << j;
+            named |= others;
+            std::size_t best = i;
+            int longest = step.candidates[i].match;
+            double sum = odds[i];
+            for (; others != 0; others &= others - 1) {
+                const auto j = static_cast<std::size_t>(std::countr_zero(others));
+                const Candidate& candidate = step.candidates[j];
+                sum += odds[j];
                 longest = std::max(longest, candidate.match);
-                if (j > i && better(candidate, step.candidates[static_cast<std::size_t>(best)])) best = j;
+                if (better(candidate, step.candidates[best])) best = j;
             }
-            if (earlier) continue;
-            const double chance = judge(history, step, step.candidates[static_cast<std::size_t>(best)], sum / total, longest);
+            const double chance = judge(step, step.candidates[best], sum / total, longest);
             if (step.best < 0 || chance > step.chance) {
-                step.best = best;
+                step.best = static_cast<int>(best);
                 step.chance = chance;
             }
         }
@@ -431,27 +447,26 @@ class AdaptivePolicy final : public Policy {
         return shared ? one.match > other.match : one.match >= other.match;
     }
 
-    double judge(const NgramIndex& history, const Step& step, const Candidate& best, double share, int longest) const noexcept {
+    double judge(const Step& step, const Candidate& best, double share, int longest) const noexcept {
         const bool alone = step.count == 1 && best.kind == Kind::cursor && best.match >= kSolidMatch;
         const int set = (alone ? 5 : static_cast<int>(best.kind)) * 2 + (best.resumed ? 1 : 0);
-        Judge::Values values{};
-        values[Features::bias] = Judge::kOne;
-        values[Features::share] = judge_.stretch(share);
-        values[Features::likeliest] = judge_.stretch(best.share);
-        values[Features::accuracy] = judge_.stretch(accuracy_);
-        values[Features::match] = judge_.log_of(longest);
+        Judge::Evidence evidence = judge_.about(set);
+        evidence.add(Features::share, judge_.stretch(share));
+        evidence.add(Features::likeliest, judge_.stretch(best.share));
+        evidence.add(Features::accuracy, stretched_accuracy_);
+        evidence.add(Features::match, judge_.log_of(longest));
         if (step.named == best.token) {
             const Amendments::Amendment known = amendments_.of(step.named);
-            values[Features::amended] = known.hits * Judge::kOne;
-            values[Features::kept] = known.misses * Judge::kOne;
+            evidence.add(Features::amended, known.hits * Judge::kOne);
+            evidence.add(Features::kept, known.misses * Judge::kOne);
         }
-        values[Features::output] = best.position >= prompt_ ? Judge::kOne : 0;
+        evidence.add(Features::output, best.position >= prompt_ ? Judge::kOne : 0);
         for (std::size_t i = 0; i < grams_.size(); ++i) {
-            const RecentGrams::Gram& gram = grams_[i];
-            if (gram.position == 0 || history.tokens()[gram.position] != best.token) continue;
-            values[static_cast<std::size_t>(Features::context3) + i] = judge_.told(gram.same, gram.other);
+            const RecentGram& gram = grams_[i];
+            const int told = judge_.told(gram.same, gram.other);
+            evidence.add(static_cast<int>(Features::context3) + static_cast<int>(i), follows_[i] == best.token ? told : 0);
         }
-        return judge_.chance(set, values);
+        return judge_.chance(evidence);
     }
 
     // ---- what the round showed ----
@@ -551,7 +566,7 @@ class AdaptivePolicy final : public Policy {
     int ngram_;
     Odds odds_;
     Judge judge_;
-    std::array<RecentGrams, 3> recent_{RecentGrams(3), RecentGrams(2), RecentGrams(1)};
+    std::tuple<RecentGrams<3>, RecentGrams<2>, RecentGrams<1>> recent_;
     Amendments amendments_;
     double accuracy_ = kAccuracy;  // of the tokens chosen, later ones counting more
     bool begun_ = false;
@@ -564,8 +579,10 @@ class AdaptivePolicy final : public Policy {
     std::vector<Token> tail_;         // the history's last tokens, and the drafts
     Token* drafts_ = nullptr;
     int drafted_ = 0;
+    int stretched_accuracy_ = 0;
     State ahead_;                     // as if the drafts had been accepted
-    std::array<RecentGrams::Gram, 3> grams_;
+    std::array<RecentGram, 3> grams_;
+    std::array<Token, 3> follows_;    // what followed each; -1: there is none
     std::vector<Step> steps_;
     int judged_ = 0;                  // steps that can be learned from
     Step followed_;

@@ -15,16 +15,26 @@ namespace trtlookup {
 class Judge {
   public:
     static constexpr int kOne = 1000;
-    using Values = std::array<int, Features::kCount>;
 
     explicit Judge(const Priors& priors) noexcept : priors_(&priors), tables_(&tables()) {}
 
-    double chance(int set, const Values& values) const noexcept {
-        const std::int16_t* weights = priors_->weights.data() + set * Features::kCount;
-        std::int64_t sum = 0;
-        for (int i = 0; i < Features::kCount; ++i) sum += std::int64_t{weights[i]} * values[static_cast<std::size_t>(i)];
+    // What speaks for a token, weighed as it is told. Every feature that is not 0 is added once; bias is there already.
+    class Evidence {
+      public:
+        void add(int feature, int value) noexcept { sum_ += std::int64_t{weights_[feature]} * value; }
+
+      private:
+        friend Judge;
+        explicit Evidence(const std::int16_t* weights) noexcept : weights_(weights) { add(Features::bias, kOne); }
+        const std::int16_t* weights_;
+        std::int64_t sum_ = 0;
+    };
+
+    Evidence about(int set) const noexcept { return Evidence(priors_->weights.data() + set * Features::kCount); }
+
+    double chance(const Evidence& evidence) const noexcept {
         constexpr std::int64_t kMillion = 1'000'000, kLimit = kSquash * kMillion;
-        const std::int64_t above = std::clamp<std::int64_t>(sum + kLimit, 0, 2 * kLimit);
+        const std::int64_t above = std::clamp<std::int64_t>(evidence.sum_ + kLimit, 0, 2 * kLimit);
         return tables_->squashed[static_cast<std::size_t>((above * kPerUnit + kMillion / 2) / kMillion)];
     }
 

@@ -31,18 +31,9 @@ struct Cells {
     static constexpr int kAmend = kSkip + 2 * kLosts * kAligned;
     static constexpr int kCount = kAmend + kAmends * kAmends;
 
-    static int match_class(int match) noexcept {
-        if (match <= 4) return match;
-        if (match <= 8) return match <= 6 ? 5 : 6;
-        if (match <= 16) return match <= 12 ? 7 : 8;
-        if (match <= 32) return match <= 24 ? 9 : 10;
-        return match <= 48 ? 11 : 12;
-    }
-    static int run_class(int run) noexcept {
-        if (run <= 2) return run;
-        if (run <= 8) return run <= 4 ? 3 : 4;
-        return run <= 16 ? 5 : run <= 32 ? 6 : 7;
-    }
+    // Tables, for branches here are seldom predicted.
+    static int match_class(int match) noexcept { return kMatchClasses[static_cast<std::size_t>(std::min(match, 49))]; }
+    static int run_class(int run) noexcept { return kRunClasses[static_cast<std::size_t>(std::min(run, 33))]; }
     static int cursor(int match, int run, bool resumed, bool shared) noexcept {
         return kCursor + ((shared ? 2 : resumed ? 1 : 0) * kMatches + match_class(match)) * kRuns + run_class(run);
     }
@@ -56,7 +47,22 @@ struct Cells {
         return kSkip + ((long_run ? kLosts : 0) + std::min(lost, kLosts - 1)) * kAligned + std::min(aligned, kAligned - 1);
     }
     static int amend(int hits, int misses) noexcept { return kAmend + hits * kAmends + misses; }
+
+  private:
+    // By value, the class of each up to and with the last of `ends`, and of the one after it.
+    template <std::size_t kValues, std::size_t kEnds>
+    static constexpr std::array<std::uint8_t, kValues> classes(const int (&ends)[kEnds]) noexcept {
+        std::array<std::uint8_t, kValues> classes{};
+        for (std::size_t value = 0; value < kValues; ++value)
+            for (const int end : ends) classes[value] = static_cast<std::uint8_t>(classes[value] + (static_cast<int>(value) > end ? 1 : 0));
+        return classes;
+    }
+    static const std::array<std::uint8_t, 50> kMatchClasses;
+    static const std::array<std::uint8_t, 34> kRunClasses;
 };
+
+inline constexpr std::array<std::uint8_t, 50> Cells::kMatchClasses = classes<50>({0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48});
+inline constexpr std::array<std::uint8_t, 34> Cells::kRunClasses = classes<34>({0, 1, 2, 4, 8, 16, 32});
 
 // How a token's chance is judged from what speaks for it (judge.h): a weight for each feature, by what names the token.
 struct Features {
@@ -102,8 +108,7 @@ class Odds {
 
     double chance(int cell) const noexcept {
         const Count& count = counts_[static_cast<std::size_t>(cell)];
-        const double prior = static_cast<double>(priors_->shares[static_cast<std::size_t>(cell)]) / 1000.0;
-        return (prior * kPrior + count.hits) / (kPrior + static_cast<double>(count.total));
+        return (kPriorHits[priors_->shares[static_cast<std::size_t>(cell)]] + count.hits) / (kPrior + static_cast<double>(count.total));
     }
 
     void count(int cell, bool hit) noexcept {
@@ -117,6 +122,13 @@ class Odds {
     }
 
   private:
+    // What a prior's kPrior observations hit, by its thousandths.
+    static constexpr auto kPriorHits = [] {
+        std::array<double, 1000> hits{};
+        for (std::size_t i = 0; i < hits.size(); ++i) hits[i] = static_cast<double>(i) / 1000.0 * kPrior;
+        return hits;
+    }();
+
     struct Count {
         std::uint8_t hits = 0, total = 0;
     };
