@@ -15,18 +15,20 @@ from typing import Any, NamedTuple
 from benchmarks import report
 
 ROOT = Path(__file__).resolve().parent.parent
+REPLAY = "benchmarks/results/replay.json"
+REPLAY_HELD_OUT = "benchmarks/results/replay-heldout.json"
 TENSORRT_ROWS = "benchmarks/results/tensorrt_rows.json"
 
 Parts = dict[str, dict[str, Any]]
 
 
 def load(root: Path = ROOT) -> Parts:
-    """What has been measured, by part; empty where nothing was. ``replay`` and ``tensorrt_rows`` have own files."""
+    """What has been measured, by part; empty where nothing was. Some have own files."""
     path = root / "docs/benchmarks.json"
     parts: Parts = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.is_file() else {}
-    for name, file in (("replay", "benchmarks/results/replay.json"), ("tensorrt_rows", TENSORRT_ROWS)):
+    for name, file in (("replay", REPLAY), ("replay_held_out", REPLAY_HELD_OUT), ("tensorrt_rows", TENSORRT_ROWS)):
         if (root / file).is_file():
-            parts[name] = {"result": json.loads((root / file).read_text(encoding="utf-8"))}
+            parts[name] = {**parts.get(name, {}), "result": json.loads((root / file).read_text(encoding="utf-8"))}
     return parts
 
 
@@ -51,6 +53,7 @@ class Place(NamedTuple):
 
 PLACES = (
     Place("README.md", "measured", "speed-float32", report.readme),
+    Place("README.md", "policies", "replay_held_out", report.readme_policies),
     Place("docs/lookup.md", "draft-model", "draft_model", report.draft_model_summary),
     Place("docs/lookup.md", "prediction", "prediction", report.prediction_summary),
     Place("docs/acceptance.md", "accept-host", "accept", report.accept_summary),

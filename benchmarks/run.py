@@ -46,6 +46,8 @@ class Part(NamedTuple):
     seconds: int = 10
 
 
+#: Has files of its own: results in ``pages.REPLAY``, and docs/policy.md. Modelled time, so noise has no part in it.
+REPLAY = "replay"
 _QUICK_SPEED = ("--cases", "1", "--repeats", "1", "--tokens", "32", "--forced-tokens", "32")
 PARTS = {
     "speed-float32": Part("speed", ("float32",), (), _QUICK_SPEED, 330),
@@ -65,6 +67,7 @@ PARTS = {
         ("--layers", "6", "--kinds", "prose", "--tokens", "16", "--traces", "3"),
         80,
     ),
+    REPLAY: Part("replay", (), (), ("--policies", "adaptive-shipped", "--curves", "row-0.05", "--no-batches"), 120),
 }
 
 
@@ -108,6 +111,18 @@ def engine(name: str) -> Path:
     return directory
 
 
+def replay(part: Part, root: Path, quick: bool) -> None:
+    """Replay the policies into ``root``'s results, and write its page; ``quick``: to see that it works, no more."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "out.json" if quick else root / pages.REPLAY
+        run_module(f"benchmarks.{part.module}", *(part.quick if quick else part.arguments), "--out", str(out),
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+    held_out, page = root / pages.REPLAY_HELD_OUT, root / "docs/policy.md"
+    if not quick:
+        arguments = ("--results", str(out), "--held-out", str(held_out), "--out", str(page))
+        run_module("benchmarks.policy_report", *arguments)
+
+
 def measure(part: Part, quick: bool) -> Any:
     """A part's result. Raises RuntimeError where its process fails."""
     directories = [str(engine(name)) for name in part.engines]
@@ -125,14 +140,15 @@ def run(
     about: dict[str, Any],
     say: Callable[[str], None],
 ) -> list[str]:
-    """Measure parts, one after another, into ``docs/benchmarks.json`` and the pages under ``root``. Returns the names
-    of those that failed: what was known of them before stays."""
+    """Measure parts, one after another, into ``docs/benchmarks.json`` and the pages under ``root``. A result that is
+    None has a file of its own. Returns the names of those that failed: what was known of them before stays."""
     failed = []
     for name in names:
         say(f"{name} ...")
         begin = time.monotonic()
         try:
-            found = {"machine": about, "result": measure_part(name)}
+            result = measure_part(name)
+            found = {"machine": about} if result is None else {"machine": about, "result": result}
         except Exception as e:
             failed.append(name)
             say(f"{name} failed: {e}")
@@ -182,7 +198,7 @@ def main(only: str | None, quick: bool, root: Path | None) -> None:
     failed = run(
         names,
         root or ROOT,
-        lambda name: measure(PARTS[name], quick),
+        lambda name: replay(PARTS[name], root or ROOT, quick) if name == REPLAY else measure(PARTS[name], quick),
         machine(),
         lambda text: click.echo(text, err=True),
     )
@@ -193,7 +209,7 @@ def main(only: str | None, quick: bool, root: Path | None) -> None:
 
 def _copy_pages(root: Path) -> None:
     """The pages that have figures, and the results that are not measured here."""
-    kept = {place.page for place in pages.PLACES} | {"benchmarks/results/replay.json", pages.TENSORRT_ROWS}
+    kept = {place.page for place in pages.PLACES} | {pages.REPLAY, pages.REPLAY_HELD_OUT, pages.TENSORRT_ROWS}
     for name in kept:
         if (ROOT / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
