@@ -37,7 +37,7 @@ OUT, HELD_OUT = RESULTS / "replay.json", RESULTS / "replay-heldout.json"
 MOST = 64
 #: Batches, and the drafts a sequence may have in one.
 BATCHES = (1, 4, 8, 16, 32)
-BATCH_DRAFTS = (3, 8)
+BATCH_DRAFTS = (PromptLookup().batch_max_drafts,)
 #: Curves that say something about batches.
 BATCH_CURVES = ("cpu-fp16", "cpu-fp32", "gpu-modelled", "row-0.05", "torch-fp16")
 #: The default, and the same with other settings.

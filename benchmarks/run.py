@@ -50,11 +50,17 @@ class Part(NamedTuple):
 REPLAY = "replay"
 _QUICK_SPEED = ("--cases", "1", "--repeats", "1", "--tokens", "32", "--forced-tokens", "32")
 PARTS = {
-    "speed-float32": Part("speed", ("float32",), (), _QUICK_SPEED, 330),
+    "speed-float32": Part("speed", ("float32",), ("--repeats", "2"), _QUICK_SPEED, 270),
     "speed-float16": Part(
-        "speed", ("float16",), ("--variants", "own,forced", "--transformers", "generate"), _QUICK_SPEED, 120
+        "speed",
+        ("float16",),
+        ("--repeats", "2", "--variants", "own,forced", "--transformers", "generate"),
+        _QUICK_SPEED,
+        115,
     ),
-    "batches": Part("batches", ("batch",), (), ("--repeats", "1", "--tokens", "16", "--batches", "1,8,32"), 180),
+    "batches": Part(
+        "batches", ("batch",), ("--repeats", "2"), ("--repeats", "1", "--tokens", "16", "--batches", "1,8,32"), 170
+    ),
     "verify": Part("verify_cost", ("float32", "float16"), (), ("--repeats", "3"), 15),
     "host": Part("host_cost", (), (), ("--lengths", "1000", "32000"), 60),
     "accept": Part("accept_host", (), (), ("--rounds", "5"), 10),
@@ -67,7 +73,7 @@ PARTS = {
         ("--layers", "6", "--kinds", "prose", "--tokens", "16", "--traces", "3"),
         80,
     ),
-    REPLAY: Part("replay", (), (), ("--policies", "adaptive-shipped", "--curves", "row-0.05", "--no-batches"), 120),
+    REPLAY: Part("replay", (), (), ("--policies", "adaptive-shipped", "--curves", "row-0.05", "--no-batches"), 80),
 }
 
 
