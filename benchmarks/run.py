@@ -61,9 +61,9 @@ PARTS = {
     "batches": Part(
         "batches", ("batch",), ("--repeats", "2"), ("--repeats", "1", "--tokens", "16", "--batches", "1,8,32"), 170
     ),
-    "verify": Part("verify_cost", ("float32", "float16"), (), ("--repeats", "3"), 15),
-    "host": Part("host_cost", (), (), ("--lengths", "1000", "32000"), 60),
-    "accept": Part("accept_host", (), (), ("--rounds", "5"), 10),
+    "verify": Part("verify_cost", ("float32", "float16"), (), ("--repeats", "3"), 10),
+    "host": Part("host_cost", (), (), ("--lengths", "1000", "32000"), 30),
+    "accept": Part("accept_host", (), (), ("--rounds", "5"), 5),
     "prediction": Part("prediction", ("float32",), (), (), 5),
     "shared_cache": Part("shared_cache", (), (), ("--mb", "1", "16", "--scopes", "1", "16"), 15),
     "draft_model": Part(
@@ -73,7 +73,7 @@ PARTS = {
         ("--layers", "6", "--kinds", "prose", "--tokens", "16", "--traces", "3"),
         80,
     ),
-    REPLAY: Part("replay", (), (), ("--policies", "adaptive-shipped", "--curves", "row-0.05", "--no-batches"), 80),
+    REPLAY: Part("replay", (), (), ("--policies", "adaptive-shipped", "--curves", "row-0.05", "--no-batches"), 110),
 }
 
 
