@@ -57,6 +57,7 @@ PLACES = (
     Place("docs/lookup.md", "draft-model", "draft_model", report.draft_model_summary),
     Place("docs/lookup.md", "prediction", "prediction", report.prediction_summary),
     Place("docs/acceptance.md", "accept-host", "accept", report.accept_summary),
+    Place("docs/tensorrt.md", "tensorrt-built", "tensorrt_rows", report.tensorrt_built),
     Place("docs/tensorrt.md", "tensorrt-rows", "tensorrt_rows", report.tensorrt_rows),
     Place("docs/scale.md", "load", "load", report.front_ends),
 )

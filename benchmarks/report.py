@@ -524,6 +524,24 @@ def tensorrt_rows(result: Result, machine: dict[str, Any]) -> str:
     )
 
 
+def tensorrt_built(result: Result, machine: dict[str, Any]) -> str:
+    """What the recipe that ships takes to build, in each data type."""
+    built = result["as_shipped"]
+    takes = {
+        f"plan, {len(built['float16']['profiles'])} profiles": lambda b: f"{b['plan_bytes']:,} bytes",
+        "build, processor time": lambda b: f"{b['processor_seconds']:.0f} s",
+        "peak memory of the build": lambda b: f"{b['peak_rss_bytes'] / 1e9:.1f} GB",
+    }
+    profiles = [
+        [p["label"], str(p["batch"]), str(p["rows"]), f"{p['activation_bytes']:,}", f"{p['predicted_bytes']:,}"]
+        for p in built["float16"]["profiles"]
+    ]
+    return "\n\n".join((
+        table(("", *built), [[name, *(show(b) for b in built.values())] for name, show in takes.items()]),
+        table(("profile, float16", "batch", "rows", "activation bytes, logged", "predicted by `--plan`"), profiles),
+    ))  # fmt: skip
+
+
 def front_ends(result: Result, machine: dict[str, Any]) -> str:
     from benchmarks.load import Level
     from benchmarks.load import table as levels
