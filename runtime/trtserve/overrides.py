@@ -16,6 +16,8 @@ from trtserve.engine_dir import Manifest
 from trtserve.executor.base import MAX_THREADS
 from trtserve.settings import PromptLookup, Speculative, Tier
 
+MAX_QUEUE = 1 << 20
+DEFAULT_QUEUE = 256
 SAVE_INTERVAL = 300
 """Seconds between saves of the shared cache, where a path is given without an interval."""
 
@@ -31,7 +33,7 @@ class Overrides(BaseModel):
 
     device: str | None = Field(default=None, description="where the torch target computes: cpu, cuda, cuda:1")
     threads: int | None = Field(default=None, ge=1, le=MAX_THREADS, description="CPU threads of one forward")
-    max_queue: int = Field(default=256, ge=1, le=1 << 20, description="requests that may wait for a slot")
+    max_queue: int = Field(default=DEFAULT_QUEUE, ge=1, le=MAX_QUEUE, description="requests that may wait for a slot")
     hermetic: bool = Field(
         default=False, description="refuse every cross-request channel: no shared cache, no KV reuse (for measurements)"
     )

@@ -16,12 +16,12 @@ from pydantic import Field, ValidationError
 from trtbuild.section import NAME_PATTERN, Section
 from trtserve.engine_dir import EngineDirError
 from trtserve.executor.base import MAX_THREADS
+from trtserve.overrides import DEFAULT_QUEUE, MAX_QUEUE
 
 RECIPE_NAME = "recipe.yaml"
 #: The name that clients of TensorRT-LLM's Triton model ask for.
 DEFAULT_MODEL_NAME = "tensorrt_llm"
 MAX_INSTANCES = 128
-MAX_QUEUE = 1 << 20
 MAX_VERSION = (1 << 31) - 1
 
 Kind = Literal["auto", "cpu", "gpu"]
@@ -52,7 +52,7 @@ class Deployment(Section):
     )
     require_tenant: bool = Field(default=False, description="refuse requests without a tenant")
     max_queue: int = Field(
-        default=256, ge=1, le=MAX_QUEUE, description="requests of one instance that may wait for a slot"
+        default=DEFAULT_QUEUE, ge=1, le=MAX_QUEUE, description="requests of one instance that may wait for a slot"
     )
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = Field(
         default=None, description="CPU threads of one instance; null: all cores"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trtserve.drafters.base import ChainDrafter, ChainRequest
 from trtserve.engine.chain_cost import ChainGate
+from trtserve.engine.rounds import checked_drafts
 from trtserve.executor.base import StepInput, StepOutput
 
 _log = logging.getLogger(__name__)
@@ -96,8 +97,7 @@ class ChainRounds:
             ChainRequest(batch[b].slot_index, batch[b].tokens, limit) for b, limit in zip(places, limits, strict=True)
         ]
         try:
-            chains = [np.asarray(chain, np.int32) for chain in self._drafter.draft(wanted)]
-            self._check(wanted, chains)
+            chains = self._checked(wanted, list(self._drafter.draft(wanted)))
         except Exception as e:
             self._failed("draft", e)
             self._pause = min(1 << min(self._failures - 1, 30), MAX_PAUSE)
@@ -116,14 +116,13 @@ class ChainRounds:
     def _may_have(self, taker: ChainTaker, most: int) -> bool:
         return min(most, taker.remaining - 1) > 0 and taker.slot_index not in self._unsafe
 
-    def _check(self, wanted: Tokens[ChainRequest], chains: Tokens[NDArray[np.int32]]) -> None:
+    def _checked(self, wanted: Tokens[ChainRequest], chains: Tokens[NDArray[np.int32]]) -> list[NDArray[np.int32]]:
         if len(chains) != len(wanted):
             raise ValueError(f"{len(chains)} chains for {len(wanted)} sequences")
-        for request, chain in zip(wanted, chains, strict=True):
-            if chain.ndim != 1 or len(chain) > request.limit:
-                raise ValueError(f"a chain of shape {chain.shape}; allowed: up to {request.limit} drafts")
-            if len(chain) and not 0 <= int(chain.min()) <= int(chain.max()) < self._vocab_size:
-                raise ValueError(f"drafts outside the vocabulary; allowed: 0 to {self._vocab_size - 1}")
+        return [
+            checked_drafts(chain, self._vocab_size, least=0, most=request.limit)
+            for request, chain in zip(wanted, chains, strict=True)
+        ]
 
     def _guard(self, doing: str, call: Callable[[], None]) -> bool:
         """Whether the call went well."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtserve.engine.drafting import Drafter, Proposal
-from trtserve.engine.protocol import Scope, Source
-from trtserve.engine.rounds import Drafts
+from trtserve.engine.protocol import Scope
+from trtserve.engine.rounds import Drafts, checked_drafts
 from trtserve.engine.sequence import Sequence
 from trtserve.executor.base import ExecutorInfo
 from trtserve.settings import PromptLookup
@@ -75,7 +75,9 @@ class CopyRounds:
             if proposal is None or proposal.source is None:
                 continue
             try:
-                copies[b] = self._checked(proposal, proposal.source, min(most, batch[b].remaining - 1))
+                limit = min(most, batch[b].remaining - 1)
+                drafts = checked_drafts(proposal.tokens, self._info.vocab_size, least=1, most=limit)
+                copies[b] = Drafts(drafts, proposal.source)
             except Exception as e:
                 self._drop(batch[b], "propose", e)
         return copies
@@ -116,14 +118,6 @@ class CopyRounds:
         for sequence in takers:
             self._note(sequence)
         return proposals
-
-    def _checked(self, proposal: Proposal, source: Source, limit: int) -> Drafts:
-        tokens = np.asarray(proposal.tokens, np.int32)
-        if tokens.ndim != 1 or not 1 <= len(tokens) <= limit:
-            raise ValueError(f"a copy of shape {tokens.shape}; allowed: 1 to {limit} drafts")
-        if not 0 <= int(tokens.min()) <= int(tokens.max()) < self._info.vocab_size:
-            raise ValueError(f"drafts outside the vocabulary; allowed: 0 to {self._info.vocab_size - 1}")
-        return Drafts(tokens, source)
 
     def _propose_singly(
         self, drafter: Drafter, takers: Tokens[Sequence], most: int, batch: int

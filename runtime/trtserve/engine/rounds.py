@@ -6,7 +6,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trtserve.engine.protocol import Source, TokenOut
 from trtserve.engine.sequence import Sequence
@@ -19,6 +19,17 @@ class Drafts:
 
     tokens: NDArray[np.int32]
     source: Source
+
+
+def checked_drafts(tokens: ArrayLike, vocab_size: int, *, least: int, most: int) -> NDArray[np.int32]:
+    """What a drafter proposed, int32 ``[n]``. Raises ValueError for what may not be verified: fewer than ``least`` or
+    more than ``most`` drafts, or what is no token id; nothing that a drafter does is trusted."""
+    drafts = np.asarray(tokens, np.int32)
+    if drafts.ndim != 1 or not least <= len(drafts) <= most:
+        raise ValueError(f"drafts of shape {drafts.shape}; allowed: {least} to {most} drafts")
+    if len(drafts) and not 0 <= int(drafts.min()) <= int(drafts.max()) < vocab_size:
+        raise ValueError(f"drafts outside the vocabulary; allowed: 0 to {vocab_size - 1}")
+    return drafts
 
 
 class RowPacker:

@@ -79,8 +79,7 @@ class BatchDrafts:
         self._drafter = Drafter(plan.lookup, shared=self._shared, cost=padded_cost(plan.max_draft_len))
         self._live: dict[int, _Live] = {}
         # Only what is kept needs an end.
-        kept = self._shared is not None and plan.tokenizer is not None
-        self._tokenizer = Tokenizer(*plan.tokenizer) if kept and plan.tokenizer else None
+        self._tokenizer = None if self._shared is None or plan.tokenizer is None else Tokenizer(*plan.tokenizer)
 
     def draft(self, requests: Iterable[Any]) -> dict[int, list[int]]:
         """Drafts for one round, by request id; requests without any are left out.
