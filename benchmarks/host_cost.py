@@ -4,8 +4,8 @@
 
 Times are of calls from Python, in CPU time of the calling thread, so that a busy machine does not count. Drafters take
 turns inside one process, each turn with a new one, and the medians are reported; the first rounds after the prompt,
-while caches fill, are not counted. A round is propose + settle + observe
-for one sequence, or for others' drafters a search and its own update, what was emitted written down included.
+while caches fill, are not counted. A round is propose + settle + observe for one sequence, or for others' drafters a
+search and its own update, what was emitted written down included.
 
 *copying*: all of a round's up to 8 drafts are accepted, as in the middle of a copy. *searching*: each round emits one
 token of new text, whatever was drafted. *index*: what reading the prompt costs. Ours is measured part by part, in one

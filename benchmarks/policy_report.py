@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.report import table
@@ -161,13 +160,10 @@ def lengths(evidence: Evidence) -> str:
     names = {"8": "adaptive 8", "16": "adaptive 16", str(drafts): "adaptive-shipped", "64": "adaptive 64"}
     rows = []
     for curve in evidence.curves:
-        cells = []
-        for name in names.values():
-            product = 1.0
-            for workload in evidence.workloads:
-                product *= evidence.speedup(name, workload, curve)
-            cells.append(f"{product ** (1 / len(evidence.workloads)):.2f}x")
-        rows.append([TITLES[curve], *cells])
+        means = (
+            geometric_mean(evidence.speedup(name, w, curve) for w in evidence.workloads) for name in names.values()
+        )
+        rows.append([TITLES[curve], *(f"{mean:.2f}x" for mean in means)])
     return table(["`max_drafts`", *names], rows)
 
 
@@ -190,8 +186,9 @@ def means(evidence: Evidence) -> str:
     """Each policy's geometric mean over workloads, by curve."""
     rows = []
     for name in (*evidence.names(shared=False), *evidence.names(shared=True)):
-        logs = [[math.log(evidence.speedup(name, w, c)) for w in evidence.workloads] for c in evidence.curves]
-        rows.append([name, *(f"{math.exp(fmean(of)):.2f}x" for of in (*logs, [x for of in logs for x in of]))])
+        by_curve = [[evidence.speedup(name, w, c) for w in evidence.workloads] for c in evidence.curves]
+        everywhere = [speedup for speedups in by_curve for speedup in speedups]
+        rows.append([name, *(f"{geometric_mean(of):.2f}x" for of in (*by_curve, everywhere))])
     return table(["policy", *(TITLES[c] for c in evidence.curves), "all"], rows)
 
 

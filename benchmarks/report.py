@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 Result = Any
@@ -347,10 +347,6 @@ def _mean_speedups(result: Result, curve: str) -> dict[str, list[float]]:
             ]
             out.setdefault(title, []).append(geometric_mean(values))
     return out
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def policies(result: Result) -> str:

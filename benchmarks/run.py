@@ -119,14 +119,15 @@ def engine(name: str) -> Path:
 
 def replay(part: Part, root: Path, quick: bool) -> None:
     """Replay the policies into ``root``'s results, and write its page; ``quick``: to see that it works, no more."""
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "out.json" if quick else root / pages.REPLAY
-        run_module(f"benchmarks.{part.module}", *(part.quick if quick else part.arguments), "--out", str(out),
-                   stdout=subprocess.DEVNULL)  # fmt: skip
-    held_out, page = root / pages.REPLAY_HELD_OUT, root / "docs/policy.md"
-    if not quick:
-        arguments = ("--results", str(out), "--held-out", str(held_out), "--out", str(page))
-        run_module("benchmarks.policy_report", *arguments)
+    module = f"benchmarks.{part.module}"
+    if quick:
+        with tempfile.TemporaryDirectory() as scratch:
+            run_module(module, *part.quick, "--out", str(Path(scratch) / "out.json"))
+        return
+    results, held_out, page = root / pages.REPLAY, root / pages.REPLAY_HELD_OUT, root / "docs/policy.md"
+    run_module(module, *part.arguments, "--out", str(results))
+    written_from = ("--results", str(results), "--held-out", str(held_out))
+    run_module("benchmarks.policy_report", *written_from, "--out", str(page))
 
 
 def measure(part: Part, quick: bool) -> Any:
