@@ -404,7 +404,11 @@ def prediction_summary(result: Result, machine: dict[str, Any]) -> str:
         f"{of['tokens_per_round']['as the prediction']:.1f} tokens per round against "
         f"{of['tokens_per_round']['in the prompt']:.1f} ({of['speedup']['as the prediction']:.1f}x of plain decoding "
         f"against {of['speedup']['in the prompt']:.1f}x under the modelled GPU) for {TITLES[kind]}s, with "
-        f"{of['slower']} of {of['cases']} single cases slower, the worst by {of['worst']:.0%}"
+        + (
+            f"{of['slower']} of {of['cases']} single cases slower, the worst by {of['worst']:.0%}"
+            if of["slower"]
+            else f"none of {of['cases']} single cases slower"
+        )
         for kind, of in kinds.items()
     ]
     return (

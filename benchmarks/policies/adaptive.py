@@ -21,6 +21,7 @@ PRIOR, MOST_COUNT = 8, 64
 EDGE, FLOOR, CHANCES, LONGEST, LONGEST_BESIDE = 0.01, 0.05, 256, 32, 3
 ACCURACY, FORGET = 0.75, 0.02
 SHARED_AHEAD, SHARED_WAYS = 128, 4
+BORDER = -1  # equals no token
 
 # Cells: what is told apart (csrc/odds.h).
 MATCHES, RUNS, VOTES, DISTANCES, LOSTS, ALIGNED, AMENDS = 13, 8, 16, 4, 8, 4, 4
@@ -289,7 +290,9 @@ class Adaptive:
     judgement: Callable[[int, list[int], bool], None] | None = None
 
     def __post_init__(self) -> None:
-        self.history = list(self.prompt)
+        #: The prediction and a border, where there is one, the prompt, the output.
+        self.history = [*self.prediction, BORDER, *self.prompt] if self.prediction else list(self.prompt)
+        self.prompt_start = len(self.history) - len(self.prompt)
         self.prompt_length = len(self.prompt)
         self.agreed = 0
         self.odds = Odds(self.priors)
@@ -344,11 +347,11 @@ class Adaptive:
     def observe(self, tokens: list[int]) -> None:
         start = len(self.history)
         self.history += tokens
-        prediction = self.prediction or []
-        if self.agreed == start - self.prompt_length:
+        output = self.prompt_start + self.prompt_length
+        if self.agreed == start - output:
             while (
-                self.agreed < min(len(self.history) - self.prompt_length, len(prediction))
-                and prediction[self.agreed] == self.history[self.prompt_length + self.agreed]
+                self.agreed < min(len(self.history) - output, self.prompt_start - 1)
+                and self.history[self.agreed] == self.history[output + self.agreed]
             ):
                 self.agreed += 1
         for i, target in enumerate(tokens):
@@ -365,23 +368,20 @@ class Adaptive:
         self._extend()
 
     def rewind(self, length: int) -> None:
-        del self.history[length:]
+        del self.history[self.prompt_start + length :]
         self.prompt_length = min(self.prompt_length, length)
         self.agreed = min(self.agreed, length - self.prompt_length)
         self.steps, self.state = [], State()
         for grams in self.recent:
-            grams.truncate(length)
+            grams.truncate(len(self.history))
         self._index()
 
     # ---- candidates ----
 
-    def _text(self, source: str) -> list[int]:
-        return {"history": self.history, "prediction": self.prediction or []}[source]
-
     def _candidate(
         self, kind: str, source: str, text: list[int], position: int, match: int, run: int, resumed: bool, cell: int
     ) -> list[Candidate]:
-        if position >= len(text):
+        if position >= len(text) or text[position] == BORDER:
             return []
         share = self.odds.chance(cell)
         return [Candidate(source, text, kind, position, text[position], match, run, resumed, cell, share)]
@@ -403,7 +403,7 @@ class Adaptive:
                 step.candidates += self._resume(broken, tokens)
             step.candidates += self._occurrences(ahead, tokens, grams)
             if first:
-                step.candidates += self._predicted(ahead)
+                step.candidates += self._anchored(ahead)
                 step.candidates += self._shared(ahead)
         self._amend(step)
         return step
@@ -452,25 +452,15 @@ class Adaptive:
         cell = place_cell(match, vote, bool(ahead.breaks))
         return self._candidate("place", source, text, position, match, run, resumed, cell)
 
-    def _predicted(self, ahead: State) -> list[Candidate]:
-        text, tokens = self.prediction, self.history
-        if not text:
+    def _anchored(self, ahead: State) -> list[Candidate]:
+        output = len(self.history) - self.prompt_start - self.prompt_length
+        under_way = (ahead.cursor.source, ahead.cursor.position) == ("history", output)
+        if self.agreed != output or output >= self.prompt_start - 1 or under_way:
             return []
-        found = []
-        output = len(tokens) - self.prompt_length
-        under_way = (ahead.cursor.source, ahead.cursor.position) == ("prediction", output)
-        if self.agreed == output and output < len(text) and not under_way:
-            agreed = min(self.agreed, MOST_MATCH)
-            match, run = min(MOST_MATCH, agreed + SOLID_MATCH), agreed + SOLID_RUN
-            cell = cursor_cell(match, run, False, False)
-            found += self._candidate("cursor", "prediction", text, output, match, run, False, cell)
-        if len(tokens) >= self.ngram:
-            for position in range(len(text) - 1, self.ngram - 1, -1):
-                if text[position - self.ngram : position] == tokens[-self.ngram :]:
-                    match = matching(text, position, tokens, MOST_MATCH)
-                    found += self._place(ahead, "prediction", text, position, match, 0)
-                    break
-        return found
+        agreed = min(self.agreed, MOST_MATCH)
+        match, run = min(MOST_MATCH, agreed + SOLID_MATCH), agreed + SOLID_RUN
+        cell = cursor_cell(match, run, False, False)
+        return self._candidate("cursor", "history", self.history, output, match, run, False, cell)
 
     def _shared(self, ahead: State) -> list[Candidate]:
         cursor = ahead.cursor
@@ -478,7 +468,7 @@ class Adaptive:
         if self.shared is None:
             return found
         under_way = cursor.source == "shared" and cursor.position < len(cursor.text)
-        for text, match, same, other, longer in self.shared(self.history, SHARED_AHEAD, SHARED_WAYS):
+        for text, match, same, other, longer in self.shared(self.history[self.prompt_start :], SHARED_AHEAD, SHARED_WAYS):
             if under_way and text[0] == cursor.text[cursor.position] and match <= cursor.match:
                 continue
             cell = place_cell(match, SHARED_VOTE + _vote(same, other, longer), bool(ahead.breaks))
@@ -531,7 +521,7 @@ class Adaptive:
             _LOGS[longest],
             1000 * known.hits,
             1000 * known.misses,
-            1000 if best.position >= self.prompt_length else 0,
+            1000 if best.position >= self.prompt_start + self.prompt_length else 0,
             *contexts,
         ]
         step.judged.append((which, features, best.token))

@@ -179,6 +179,48 @@ def test_the_prediction_is_followed_from_its_first_token() -> None:
     assert (first.source, first.match) == ("prediction", 0)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_prediction_is_as_good_a_source_as_the_prompt(seed: int) -> None:
+    """Lines of few words, edited: short matches decide, and copies break and are taken up again."""
+    rng = random.Random(seed)
+    file = [rng.randrange(10, 40) for _ in range(200)]
+    truth = edited(file, rng, 40, 0.02)
+    task = [rng.randrange(1, 10) for _ in range(8)]
+    drafter = Drafter(lookup(max_drafts=32))
+    in_prompt = decode(drafter, drafter.start([*file, 0, *task], scope=None), truth)
+    predicted = decode(drafter, drafter.start(task, prediction=file, scope=None), truth)
+    assert len(predicted) <= len(in_prompt) < len(truth) / 2
+
+
+def test_a_copy_from_the_prediction_ends_with_it() -> None:
+    """What stands behind the prediction in memory is the prompt: nothing is copied, or matched, from one into the other."""
+    drafter = Drafter(lookup(max_drafts=16), cost=FREE)
+    sequence = drafter.start([4, 5, 6, 7, 8, 9], prediction=[50, *range(60, 80), 1, 2, 3], scope=None)
+    sequence.observe([51, *range(60, 75)])
+    proposal = drafter.propose([sequence], [16])[0]
+    assert proposal.tokens.tolist() == [75, 76, 77, 78, 79, 1, 2, 3]
+    assert (proposal.source, proposal.match) == ("prediction", 15)
+    sequence.settle(8)
+    sequence.observe([75, 76, 77, 78, 79, 1, 2, 3, 4, 5])
+    proposal = drafter.propose([sequence], [16])[0]
+    assert (proposal.source, proposal.match) == ("history", 2)
+
+
+def test_the_prediction_is_no_part_of_the_length_and_is_not_stored() -> None:
+    cache = SharedCache(1, 1, 4)
+    drafter = Drafter(lookup(), shared=cache)
+    sequence = drafter.start([1, 2, 3, 4, 5, 6], prediction=FILE, scope="a")
+    sequence.observe([7, 8])
+    assert sequence.length == 8
+    with pytest.raises(ValueError, match="cannot truncate to 9 tokens; the history has 8"):
+        sequence.rewind(9)
+    sequence.rewind(7)
+    assert sequence.length == 7
+    drafter.finish(sequence, store=True)
+    assert cache.stats().tokens == 7
+    assert not cache.ways("a", FILE[:20], 8, 4)
+
+
 def test_a_copy_from_the_shared_cache_is_resumed_too() -> None:
     settings_ = lookup(max_drafts=16, shared_cache=SharedSettings(mb=1, scopes=1))
     cache = SharedCache.from_settings(settings_)

@@ -98,7 +98,7 @@ struct State {
 
 // One position: what could stand there, and what was chosen.
 struct Step {
-    static constexpr int kMost = 2 + 2 * kBreaks + kOccurrences + 3 + 2 + kSharedWays;
+    static constexpr int kMost = 2 + 2 * kBreaks + kOccurrences + 3 + 1 + kSharedWays;
     static_assert(kMost <= 32, "choose() has a bit for each");
 
     std::array<Candidate, kMost> candidates;
@@ -145,7 +145,7 @@ class AdaptivePolicy final : public Policy {
             if (!best) break;
             chance *= step.chance;
             if (chance < kLeast) break;
-            if (drafted_ == 0) copy = {0, best->text.source, true_match(sources, *best)};
+            if (drafted_ == 0) copy = first(sources, *best);
             out[drafted_] = drafts_[drafted_] = best->token;
             chances[drafted_] = chance;
             advance(ahead_, step, best->token);
@@ -199,7 +199,6 @@ class AdaptivePolicy final : public Policy {
     Text text(const Sources& sources, TextId id) const noexcept {
         switch (id.source) {
             case Source::history: return {sources.text().tokens(), sources.text().size()};
-            case Source::prediction: return {sources.prediction_text()->tokens(), sources.prediction_text()->size()};
             case Source::shared: return id.found < 0 ? Text{held_.data(), held_.size()} : found(id.found);
             default: return {};
         }
@@ -209,9 +208,12 @@ class AdaptivePolicy final : public Policy {
         return {found_.data() + i * kSharedAhead, static_cast<std::size_t>(found_lengths_[static_cast<std::size_t>(i)])};
     }
 
-    int true_match(const Sources& sources, const Candidate& candidate) const noexcept {
-        if (candidate.text.source != Source::prediction) return candidate.match;
-        return matching(text(sources, candidate.text), candidate.position, sources.text().end(), sources.text().size(), Sources::kMostMatch);
+    // What the round's first draft says of its copy. The prediction is told apart, and its match is not what it is trusted as.
+    Copy first(const Sources& sources, const Candidate& candidate) const noexcept {
+        if (candidate.text.source != Source::history || sources.source_of(candidate.position) == Source::history)
+            return {0, candidate.text.source, candidate.match};
+        const Text own = text(sources, candidate.text);
+        return {0, Source::prediction, matching(own, candidate.position, own.tokens + own.size, own.size, Sources::kMostMatch)};
     }
 
     // ---- candidates ----
@@ -220,6 +222,7 @@ class AdaptivePolicy final : public Policy {
         const std::size_t repeated = id.source == Source::history ? static_cast<std::size_t>(drafted_) : 0;
         if (position >= text.size + repeated) return;
         const Token token = position < text.size ? text.tokens[position] : drafts_[position - text.size];
+        if (token < 0) return;  // the prediction's end
         Candidate& candidate = step.candidates[static_cast<std::size_t>(step.count++)];
         candidate.text = id;
         candidate.kind = kind;
@@ -255,7 +258,7 @@ class AdaptivePolicy final : public Policy {
                 if (broken.alive()) resume(sources, step, broken, end, available);
             occurrences(history, step, end, available);
             if (drafted_ == 0) {
-                predicted(sources, step);
+                anchored(sources, step);
                 shared(sources, step);
             }
         }
@@ -348,23 +351,17 @@ class AdaptivePolicy final : public Policy {
             Cells::place(match, vote, ahead_.breaks[0].alive()));
     }
 
-    // The prediction: while all output so far is its beginning, what comes next in it, trusted like a copy well under way,
-    // for its author expects it; and the place its index finds.
-    void predicted(const Sources& sources, Step& step) noexcept {
-        if (!sources.prediction_text()) return;
-        const NgramIndex& prediction = *sources.prediction_text();
-        const Text source{prediction.tokens(), prediction.size()};
-        const TextId id{Source::prediction, -1};
+    // The prediction is searched as part of the sequence's own text. Besides, while all output so far is its beginning,
+    // what comes next in it is trusted like a copy well under way, for its author expects it.
+    void anchored(const Sources& sources, Step& step) noexcept {
         const Place anchor = sources.anchor();
-        if (anchor.count > 0) {
-            const auto position = static_cast<std::size_t>(anchor.tokens - prediction.tokens());
-            if (ahead_.cursor.text.source != Source::prediction || ahead_.cursor.position != position) {
-                const int match = std::min(Sources::kMostMatch, anchor.match + kSolidMatch), run = anchor.match + kSolidRun;
-                add(step, id, source, Kind::cursor, position, match, run, false, Cells::cursor(match, run, false, false));
-            }
-        }
-        const Place place = sources.prediction();
-        if (place.count > 0) add_place(step, id, source, static_cast<std::size_t>(place.tokens - prediction.tokens()), place.match, 0);
+        if (anchor.count == 0) return;
+        const TextId id{Source::history, -1};
+        const Text own = text(sources, id);
+        const auto position = static_cast<std::size_t>(anchor.tokens - own.tokens);
+        if (ahead_.cursor.text.source == Source::history && ahead_.cursor.position == position) return;
+        const int match = std::min(Sources::kMostMatch, anchor.match + kSolidMatch), run = anchor.match + kSolidRun;
+        add(step, id, own, Kind::cursor, position, match, run, false, Cells::cursor(match, run, false, false));
     }
 
     // Whatever the shared cache knows to follow. A stretch is taken whole, to resume in it after breaks.

@@ -200,7 +200,7 @@ NB_MODULE(_native, m) {
         .def("rewind", [](PySequence& self, std::int64_t length) {
             self.open("rewind").rewind(checked_length(length, "length"));
         }, nb::arg("length"))
-        .def_prop_ro("length", [](const PySequence& self) { return self.sequence.history().size(); })
+        .def_prop_ro("length", [](const PySequence& self) { return self.sequence.length(); })
         .def_prop_ro("window", [](const PySequence& self) { return self.sequence.policy().window(); })
         .def_prop_ro("backing_off", [](const PySequence& self) { return self.sequence.policy().backing_off(); })
         .def_prop_ro("rounds_skipped", [](const PySequence& self) { return self.sequence.policy().rounds_skipped(); })

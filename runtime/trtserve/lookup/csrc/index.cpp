@@ -58,6 +58,10 @@ void NgramIndex::check_append(const Token* tokens, std::size_t count) const {
 
 void NgramIndex::append(const Token* tokens, std::size_t count) {
     check_append(tokens, count);
+    extend(tokens, count);
+}
+
+void NgramIndex::extend(const Token* tokens, std::size_t count) {
     reserve(count);  // the last thing that can fail
     // Insertion is bound by the table's cache misses, so hashes are computed kAhead tokens early and their places fetched.
     const auto n = static_cast<std::size_t>(ngram());

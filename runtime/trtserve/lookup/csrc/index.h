@@ -18,6 +18,7 @@ class NgramIndex {
   public:
     static constexpr std::size_t kMaxTokens = (std::size_t{1} << 24) - 1;  // positions are stored in 24 bits
     static constexpr int kMaxNgram = 64;
+    static constexpr Token kBorder = -1;
 
     // `hash_bits` keeps that many bits of each hash: fewer than 64 only to provoke collisions in tests.
     explicit NgramIndex(int ngram, int hash_bits = 64);
@@ -34,6 +35,10 @@ class NgramIndex {
 
     // Throws what check_append() throws; then nothing has changed.
     void append(const Token* tokens, std::size_t count);
+
+    // Appends kBorder, which stands for no token and equals none that can follow: no match spans it. Once, so that no
+    // n-gram with it occurs again.
+    void separate() { extend(&kBorder, 1); }
 
     // Forgets everything from `length` on: afterwards the index equals that of the shorter history.
     void truncate(std::size_t length);
@@ -72,6 +77,7 @@ class NgramIndex {
     std::size_t next(std::size_t slot) const noexcept { return ++slot == table_.size() ? 0 : slot; }
     std::uint64_t hash_before(std::size_t position) const noexcept { return hash_.of(&tokens_[position - ngram()], ngram()); }
 
+    void extend(const Token* tokens, std::size_t count);
     void insert(std::size_t position, std::uint64_t hash) noexcept;
     void remove(std::size_t position) noexcept;
     void grow_table(std::size_t keys);

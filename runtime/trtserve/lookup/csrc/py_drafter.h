@@ -222,7 +222,7 @@ class PyDrafter {
         try {
             if (accepted < -1) throw std::invalid_argument("accepted is " + std::to_string(accepted) + "; allowed: -1 or more");
             if (settles(i, accepted)) all_[i]->check_settle(accepted, std::nullopt);
-            all_[i]->history().check_append(emitted(i), emitted_count(i));
+            all_[i]->text().check_append(emitted(i), emitted_count(i));
             if (limit < -1) throw std::invalid_argument("limit is " + std::to_string(limit) + "; allowed: -1 or more");
         } catch (const std::invalid_argument& problem) {
             throw_item("step", i, std::string(": ") + problem.what());

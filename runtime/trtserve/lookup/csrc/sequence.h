@@ -1,4 +1,4 @@
-// One sequence's side of drafting: its history, its prediction, its policy, and the copy that waits to be settled.
+// One sequence's side of drafting: its prediction, prompt and output as one text, its policy, and the copy that waits to be settled.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,18 @@ class Sequence {
   public:
     Sequence(const LookupSettings& settings, const std::string& policy, const Priors& priors,
              std::optional<std::string> scope, std::shared_ptr<SharedCache> shared)
-        : policy_(make_policy(policy, settings, priors)), history_(settings.ngram), scope_(scope.value_or("")),
+        : policy_(make_policy(policy, settings, priors)), text_(settings.ngram), scope_(scope.value_or("")),
           shared_(scope ? std::move(shared) : nullptr) {}
 
     // Called once, before anything else.
     void begin(const Token* prompt, std::size_t prompt_length, const Token* prediction, std::size_t prediction_length) {
-        history_.append(prompt, prompt_length);
-        prompt_length_ = prompt_length;
         if (prediction_length > 0) {
-            prediction_.emplace(history_.ngram());
-            prediction_->append(prediction, prediction_length);
+            text_.append(prediction, prediction_length);
+            text_.separate();
+            prompt_ = text_.size();
         }
+        text_.append(prompt, prompt_length);
+        prompt_length_ = prompt_length;
         policy_->observed(sources(), 0);
     }
 
@@ -69,51 +70,54 @@ class Sequence {
     void abandon() noexcept { waiting_ = {}; }
 
     void observe(const Token* tokens, std::size_t count) {
-        const std::size_t from = history_.size();
-        history_.append(tokens, count);
-        agree(from - prompt_length_, count);
+        const std::size_t from = text_.size();
+        text_.append(tokens, count);
+        agree(from - prompt_ - prompt_length_, count);
         policy_->observed(sources(), from);
     }
 
     void rewind(std::size_t length) {
-        history_.truncate(length);
+        if (length > this->length())
+            throw std::invalid_argument("cannot truncate to " + std::to_string(length) + " tokens; the history has " +
+                                        std::to_string(this->length()));
+        text_.truncate(prompt_ + length);
         prompt_length_ = std::min(prompt_length_, length);
         agreed_ = std::min(agreed_, length - prompt_length_);
-        policy_->rewound(length);
+        policy_->rewound(text_.size());
     }
 
     // Ends the sequence: its text goes to the shared cache where `store` and it has a scope, its memory is freed.
     void finish(bool store) {
-        if (store && shared_) shared_->insert(scope_, history_.tokens(), history_.size());
+        if (store && shared_) shared_->insert(scope_, text_.tokens() + prompt_, length());
         finished_ = true;
         waiting_ = {};
-        prompt_length_ = agreed_ = 0;
-        history_ = NgramIndex(history_.ngram());
-        prediction_.reset();
+        prompt_ = prompt_length_ = agreed_ = 0;
+        text_ = NgramIndex(text_.ngram());
         shared_.reset();
     }
 
     bool finished() const noexcept { return finished_; }
-    const NgramIndex& history() const noexcept { return history_; }
+    std::size_t length() const noexcept { return text_.size() - prompt_; }  // of prompt and output
+    const NgramIndex& text() const noexcept { return text_; }
     const Policy& policy() const noexcept { return *policy_; }
-    std::size_t bytes() const noexcept { return history_.bytes() + (prediction_ ? prediction_->bytes() : 0) + policy_->bytes(); }
+    std::size_t bytes() const noexcept { return text_.bytes() + policy_->bytes(); }
 
   private:
     Sources sources() const noexcept {
-        return Sources(history_, prompt_length_, prediction_ ? &*prediction_ : nullptr, agreed_, shared_.get(), scope_);
+        return Sources(text_, prompt_, prompt_length_, agreed_, shared_.get(), scope_);
     }
 
     void agree(std::size_t output, std::size_t count) noexcept {
-        if (!prediction_ || agreed_ != output) return;
-        while (agreed_ < output + count && agreed_ < prediction_->size() &&
-               prediction_->tokens()[agreed_] == history_.tokens()[prompt_length_ + agreed_])
-            ++agreed_;
+        if (agreed_ != output) return;
+        const Token* const begin = text_.tokens() + prompt_ + prompt_length_;
+        const std::size_t most = std::min(output + count, sources().prediction_size());
+        while (agreed_ < most && text_.tokens()[agreed_] == begin[agreed_]) ++agreed_;
     }
 
     std::unique_ptr<Policy> policy_;
-    NgramIndex history_;
+    NgramIndex text_;         // the prediction and a border, where there is one, the prompt, the output
+    std::size_t prompt_ = 0;  // where the prompt begins in it
     std::size_t prompt_length_ = 0;
-    std::optional<NgramIndex> prediction_;
     std::size_t agreed_ = 0;  // output tokens that equal the prediction's first ones
     std::string scope_;
     std::shared_ptr<SharedCache> shared_;
