@@ -468,7 +468,8 @@ class Adaptive:
         if self.shared is None:
             return found
         under_way = cursor.source == "shared" and cursor.position < len(cursor.text)
-        for text, match, same, other, longer in self.shared(self.history[self.prompt_start :], SHARED_AHEAD, SHARED_WAYS):
+        tail = self.history[self.prompt_start :]
+        for text, match, same, other, longer in self.shared(tail, SHARED_AHEAD, SHARED_WAYS):
             if under_way and text[0] == cursor.text[cursor.position] and match <= cursor.match:
                 continue
             cell = place_cell(match, SHARED_VOTE + _vote(same, other, longer), bool(ahead.breaks))

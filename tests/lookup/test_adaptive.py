@@ -193,7 +193,7 @@ def test_a_prediction_is_as_good_a_source_as_the_prompt(seed: int) -> None:
 
 
 def test_a_copy_from_the_prediction_ends_with_it() -> None:
-    """What stands behind the prediction in memory is the prompt: nothing is copied, or matched, from one into the other."""
+    """Behind the prediction stands the prompt: nothing is copied, or matched, from one into the other."""
     drafter = Drafter(lookup(max_drafts=16), cost=FREE)
     sequence = drafter.start([4, 5, 6, 7, 8, 9], prediction=[50, *range(60, 80), 1, 2, 3], scope=None)
     sequence.observe([51, *range(60, 75)])

@@ -23,10 +23,11 @@ Sources are ``history`` (the sequence's own prompt and output), ``prediction`` (
     ``min_match``. Length: the least of the limit, the window, and what is left of the source. Each call of ``propose``
     that names the sequence is one round for its miss backoff, whatever the limit.
 
-The prediction is searched like the history, with the sequence's own last tokens: under ``adaptive`` as if it stood before
-the prompt, the end of neither running into the other, under ``window`` where the history has nothing. Besides, it is anchored at the
-output's start: while all output so far equals the prediction's beginning (with no output yet, trivially), the copy is
-what comes next in the prediction, whatever the length of the match, which is 0 at the first token.
+The prediction is searched like the history, with the sequence's own last tokens: by ``adaptive`` as if it stood before
+the prompt, though no copy or match runs from one into the other; by ``window`` where the history has nothing. Besides,
+it is anchored at the output's start: while all output so far equals the prediction's beginning (with no output yet,
+trivially), the copy is what comes next in the prediction, whatever the length of the match, which is 0 at the first
+token.
 """
 
 from __future__ import annotations
