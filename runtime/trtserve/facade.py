@@ -24,11 +24,12 @@ from trtserve.engine.protocol import (
     Scope,
 )
 from trtserve.engine.protocol import Engine as EngineProtocol
+from trtserve.engine.requests import prompt_too_long
 from trtserve.engine_dir import Manifest
 from trtserve.loading import load_engine
 from trtserve.overrides import Overrides
 from trtserve.sampling import SamplingParams
-from trtserve.tokenizer import ChatTemplateError, Tokenizer
+from trtserve.tokenizer import ChatTemplateError, Tokenizer, TooManyTokensError
 
 Message = Mapping[str, Any]
 LoopT = TypeVar("LoopT", Iterator[Delta | Finish], AsyncIterator[Delta | Finish])
@@ -138,7 +139,7 @@ class Engine:
                 prompt=self.tokens(prompt),
                 params=params,
                 scope=scope or Scope(),
-                prediction=self._text_tokens(prediction, "prediction") if isinstance(prediction, str) else prediction,
+                prediction=self.prediction_tokens(prediction) if isinstance(prediction, str) else prediction,
                 lookup=lookup,
             )
         )
@@ -146,7 +147,7 @@ class Engine:
     def tokens(self, prompt: Prompt) -> Sequence[int]:
         """The token ids that ``generate`` makes of a prompt."""
         if isinstance(prompt, str):
-            return self._text_tokens(prompt, "prompt", add_bos=self.manifest.tokenizer.add_bos)
+            return self._text_tokens(prompt, add_bos=self.manifest.tokenizer.add_bos)
         if not isinstance(prompt, Sequence | np.ndarray) or isinstance(prompt, bytes):
             raise RequestError(
                 f"the prompt is of type {type(prompt).__name__}; allowed: a text, a list of token ids or of messages",
@@ -158,13 +159,24 @@ class Engine:
             text = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         except ChatTemplateError as e:
             raise RequestError(str(e), "prompt") from e
-        return self._text_tokens(text, "prompt")  # The template writes its own BOS.
+        return self._text_tokens(text)  # The template writes its own BOS.
 
-    def _text_tokens(self, text: str, param: str, add_bos: bool = False) -> list[int]:
+    def prediction_tokens(self, text: str) -> list[int]:
+        """The token ids that ``generate`` makes of a prediction: plain text, as far as an output could reach."""
         try:
-            ids: list[int] = self.tokenizer.encode(text, add_bos=add_bos).tolist()
+            ids: list[int] = self.tokenizer.encode_head(text, self.manifest.limits.max_seq_len).tolist()
         except ValueError as e:
-            raise RequestError(str(e), param) from e
+            raise RequestError(str(e), "prediction") from e
+        return ids
+
+    def _text_tokens(self, text: str, add_bos: bool = False) -> list[int]:
+        context = self.manifest.limits.max_seq_len
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_bos=add_bos, most=context - 1).tolist()
+        except TooManyTokensError as e:
+            raise prompt_too_long(f"at least {e.at_least}", context) from None
+        except ValueError as e:
+            raise RequestError(str(e), "prompt") from e
         return ids
 
     def metrics(self) -> EngineMetrics:

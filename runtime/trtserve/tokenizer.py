@@ -19,13 +19,22 @@ from numpy.typing import NDArray
 
 from trtserve.chat_template import ChatTemplate, ChatTemplateError
 from trtserve.engine_dir import TEMPLATE_NAME, TOKENIZER_DIR, TOKENIZER_NAME, EngineDirError, TokenizerRecord
+from trtserve.token_bound import TokenBound
 from trtserve.token_bytes import PieceDecoder, piece_decoder
 
-__all__ = ["ChatTemplateError", "StreamDecoder", "Tokenizer"]
+__all__ = ["ChatTemplateError", "StreamDecoder", "Tokenizer", "TooManyTokensError"]
 
 #: Characters from which a text is encoded without Python's lock. A megabyte takes about a second, in which no other
 #: thread would run; for a short text the way round costs more than it saves.
 _LONG = 4096
+
+
+class TooManyTokensError(ValueError):
+    """A text with more tokens than were asked for at most. ``at_least``: how many it has, at the least."""
+
+    def __init__(self, at_least: int, most: int) -> None:
+        super().__init__(f"the text has at least {at_least} tokens; allowed: up to {most}")
+        self.at_least = at_least
 
 
 class Tokenizer:
@@ -62,18 +71,25 @@ class Tokenizer:
         """Ids below this are tokens of the tokenizer; a model may have more rows than that."""
         return self.record.vocab_size
 
-    def encode(self, text: str, *, add_bos: bool = False, allow_special: bool = True) -> NDArray[np.int32]:
+    def encode(
+        self, text: str, *, add_bos: bool = False, allow_special: bool = True, most: int | None = None
+    ) -> NDArray[np.int32]:
         """Tokens of ``text``, int32 ``[n]``.
 
         ``allow_special`` turns the written form of a control token into that token. A rendered chat template needs
         it; it then also holds inside the messages, as it does in transformers. Without it such text is plain text.
-        ``add_bos`` puts the BOS token in front, once: not when the text already starts with it. Raises ValueError
-        for a lone surrogate, which is not text.
+        ``add_bos`` puts the BOS token in front, once: not when the text already starts with it. ``most`` saves the
+        work for a text that is far too long: TooManyTokensError is raised for one whose mere bytes prove that it has
+        more tokens. Other texts come back whole, also with more than that. Raises ValueError for a lone surrogate,
+        which is not text.
         """
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as e:
             raise ValueError(f"text has a lone surrogate at character {e.start}, which cannot be encoded") from e
+        # No character has more than four tokens in any text that has a bound.
+        if most is not None and 4 * len(text) > most and (fewest := self._bound.fewest(text)) > most:
+            raise TooManyTokensError(fewest, most)
         backend = self._tokenizer if allow_special else self._plain_text_tokenizer
         if len(text) < _LONG:
             ids = backend.encode(text, add_special_tokens=False).ids
@@ -84,6 +100,14 @@ class Tokenizer:
         if add_bos and bos is not None and ids[:1] != [bos]:
             ids = [bos, *ids]
         return np.array(ids, dtype=np.int32)
+
+    def encode_head(self, text: str, most: int) -> NDArray[np.int32]:
+        """The first ``most`` tokens of a plain text, for a price that does not grow with the rest of it.
+
+        The last of them may be others than those of the whole text: it is cut somewhere behind them. Raises ValueError
+        for a lone surrogate.
+        """
+        return self.encode(self._bound.head(text, most), allow_special=False)[:most]
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token adds to the text, in bytes; nothing for an id outside the vocabulary.
@@ -143,6 +167,10 @@ class Tokenizer:
             continue_final_message=continue_final_message,
             **variables,
         )
+
+    @cached_property
+    def _bound(self) -> TokenBound:
+        return TokenBound.of(json.loads(self._layout), self._tokenizer)
 
     @cached_property
     def _plain_text_tokenizer(self) -> tokenizers.Tokenizer:

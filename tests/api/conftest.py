@@ -30,6 +30,10 @@ class Served:
     server: ApiServer
     http: httpx.Client
 
+    @property
+    def codec(self) -> Any:
+        return self.context.codec
+
     def client(self, key: str = "none", **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30, **options)
 

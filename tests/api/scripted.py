@@ -33,7 +33,7 @@ from trtserve.engine.protocol import (
 from trtserve.engine_dir import Manifest, TokenizerRecord
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import Limits, Speculative, plan_tiers
-from trtserve.tokenizer import ChatTemplateError
+from trtserve.tokenizer import ChatTemplateError, TooManyTokensError
 
 VOCAB = 256
 MAX_SEQ_LEN = 512
@@ -71,8 +71,20 @@ def manifest() -> Manifest:
 class ByteCodec:
     """One token per UTF-8 byte."""
 
-    def encode(self, text: str, *, add_bos: bool = False, allow_special: bool = True) -> NDArray[np.int32]:
+    longest = 0
+    """Bytes of the longest text that was encoded."""
+
+    def encode(
+        self, text: str, *, add_bos: bool = False, allow_special: bool = True, most: int | None = None
+    ) -> NDArray[np.int32]:
+        # Of a token count the text alone proves half, so that texts between are counted.
+        if most is not None and (fewest := len(text.encode()) // 2) > most:
+            raise TooManyTokensError(fewest, most)
+        self.longest = max(self.longest, len(text))
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+    def encode_head(self, text: str, most: int) -> NDArray[np.int32]:
+        return self.encode(text[:most])[:most]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         return bytes(ids).decode("utf-8", "replace")

@@ -158,6 +158,50 @@ def test_a_prompt_that_does_not_fit_says_both_numbers(client: openai.OpenAI) -> 
     assert "12" in str(caught.value)
 
 
+HUGE = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": HUGE}]}, "messages"),
+        ("/v1/completions", {"prompt": HUGE}, "prompt"),
+        ("/v1/completions", {"prompt": ["x", HUGE, "y"]}, "prompt"),
+        ("/tokenize", {"prompt": HUGE}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": HUGE}]}, "messages"),
+    ],
+)
+def test_a_text_far_too_long_is_refused_without_being_encoded(
+    serve: Serve, path: str, body: dict[str, Any], param: str
+) -> None:
+    served = serve()
+    response = served.post(path, json=body)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert "512 tokens and the prompt has at least 5000" in error["message"]
+    assert served.codec.longest <= 1
+
+
+def test_of_several_prompts_the_first_too_long_one_ends_the_work(serve: Serve) -> None:
+    served = serve(max_choices=12)
+    for prompt in (["x", "y" * 600, "z" * 601], [[65], [65] * 600, [-1] * 601]):
+        error = error_of(served.post("/v1/completions", json={"prompt": prompt}))
+        assert error["code"] == "context_length_exceeded" and "has 600;" in error["message"]
+    assert served.codec.longest == 600
+    # The number of choices is known before anything is encoded.
+    error = error_of(served.post("/v1/completions", json={"prompt": ["x" * 602] * 20}))
+    assert error["param"] == "n" and served.codec.longest == 600
+
+
+def test_a_prediction_is_encoded_as_far_as_an_output_can_reach(serve: Serve) -> None:
+    served = serve()
+    body = {"messages": SAY, "prediction": {"type": "content", "content": HUGE}}
+    assert served.post(CHAT, json=body).status_code == 200
+    assert list(served.engine.requests[-1].prediction) == list(b"x" * 512)
+    assert served.codec.longest == 512
+
+
 def test_harmless_and_neutral_fields_are_accepted(client: openai.OpenAI) -> None:
     client.chat.completions.create(
         model="scripted",

@@ -119,6 +119,15 @@ def test_refusals(engine: Engine, prompt: object, arguments: dict[str, object], 
     assert e.value.param == param
 
 
+def test_a_text_far_too_long_is_refused_and_a_prediction_cut(engine: Engine) -> None:
+    with pytest.raises(RequestError, match=r"the prompt has at least \d+ tokens; this engine's context holds"):
+        engine.generate("many words " * 100_000)
+    assert len(engine.prediction_tokens("many words " * 100_000)) == engine.manifest.limits.max_seq_len
+    # A prediction is what the model may say, and no control token's written form is.
+    text = "a</s>"
+    assert engine.prediction_tokens(text) == engine.tokenizer.encode(text, allow_special=False).tolist()
+
+
 @pytest.mark.parametrize(
     "sampling",
     [

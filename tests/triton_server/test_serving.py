@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -136,6 +137,17 @@ def test_a_response_that_cannot_be_sent_frees_the_slot(serving: Serving, loaded:
     assert client.wait().failure is not None and client.failure[0] == "internal"
     wait_idle(loaded)
     assert accept(serving, call()).wait().failure is None
+
+
+def test_a_text_far_too_long_is_refused_at_once(serving: Serving, loaded: Loaded) -> None:
+    huge = dataclasses.replace(call(), text="many words " * 100_000)
+    failure = accept(serving, huge).wait().failure
+    assert failure is not None and failure[0] == "invalid" and "the prompt has at least " in failure[1]
+
+
+def test_a_prediction_longer_than_any_output_is_cut(serving: Serving) -> None:
+    client = accept(serving, dataclasses.replace(call(), prediction="many words " * 100_000)).wait()
+    assert client.failure is None
 
 
 def test_a_defect_on_the_way_in_is_answered(loaded: Loaded) -> None:

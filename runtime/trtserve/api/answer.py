@@ -19,7 +19,6 @@ from trtserve.api.accounting import lookup_stats, usage
 from trtserve.api.context import ServerContext
 from trtserve.api.errors import CLIENT_CLOSED, invalid, json_response
 from trtserve.api.metrics import RequestTimer
-from trtserve.api.prompts import check_fits
 from trtserve.api.running import ClientGoneError, Collected, EventStream, Running, collect_for, event_bytes
 from trtserve.api.schema import GenerationBody
 from trtserve.engine.protocol import Delta, Finish, GenerationRequest, Scope, Source
@@ -41,7 +40,6 @@ class Answer(ABC):
     object_name: str
     chunk_name: str
     id_prefix: str
-    prompt_param: str
 
     def __init__(self, context: ServerContext, body: GenerationBody) -> None:
         self.context = context
@@ -56,9 +54,13 @@ class Answer(ABC):
         own_end = stop in self.context.engine.manifest.tokenizer.eos_token_ids
         return None if own_end and stop not in (self.body.stop_token_ids or ()) else stop
 
+    @property
+    def num_prompts(self) -> int:
+        return 1
+
     @abstractmethod
     def encode(self) -> list[list[int]]:
-        """The tokens of each prompt. Runs in a worker thread; raises ApiError."""
+        """The tokens of each prompt, which the context holds. Runs in a worker thread; raises ApiError."""
 
     @abstractmethod
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
@@ -80,18 +82,16 @@ class Answer(ABC):
         """One engine request per choice. Runs in a worker thread; raises ApiError."""
         context, body = self.context, self.body
         params = body.sampling_params()
-        prompts = self.encode()
-        count = len(prompts) * body.n
+        count = self.num_prompts * body.n
         if context.config.max_choices is not None and count > context.config.max_choices:
             raise invalid(
                 f"{count} choices never fit slots and queue together; allowed: up to {context.config.max_choices}", "n"
             )
-        for prompt in prompts:
-            check_fits(context, prompt, self.prompt_param, body.max_tokens_asked)
+        prompts = self.encode()
         prediction: list[int] = []
         if body.prediction is not None:
-            tokens = context.codec.encode(body.prediction.content, allow_special=False)
-            prediction = tokens[: context.max_context].tolist()
+            # No output is longer than the context.
+            prediction = context.codec.encode_head(body.prediction.content, context.max_context).tolist()
         requests: list[GenerationRequest] = []
         for prompt in prompts:
             for i in range(body.n):

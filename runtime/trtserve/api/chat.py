@@ -11,7 +11,7 @@ from trtserve.api.answer import Answer, finish_reason, spans_json
 from trtserve.api.body import body_docs, read_body
 from trtserve.api.context import context_of, tenant_of
 from trtserve.api.logprobs import chat_logprobs
-from trtserve.api.prompts import chat_tokens
+from trtserve.api.prompts import chat_tokens, check_fits
 from trtserve.api.running import Collected
 from trtserve.api.schema import ChatBody
 from trtserve.engine.protocol import Delta, Finish
@@ -25,11 +25,12 @@ class ChatAnswer(Answer):
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
     id_prefix = "chatcmpl-"
-    prompt_param = "messages"
     body: ChatBody
 
     def encode(self) -> list[list[int]]:
-        return [chat_tokens(self.context, self.body)]
+        tokens = chat_tokens(self.context, self.body)
+        check_fits(self.context, tokens, "messages", self.body.max_tokens_asked)
+        return [tokens]
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         body = self.body

@@ -25,13 +25,16 @@ class CompletionAnswer(Answer):
     object_name = "text_completion"
     chunk_name = "text_completion"
     id_prefix = "cmpl-"
-    prompt_param = "prompt"
     body: CompletionBody
 
     def __init__(self, context: ServerContext, body: CompletionBody) -> None:
         super().__init__(context, body)
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._echoes: list[str] = []
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.body.prompt)
 
     def encode(self) -> list[list[int]]:
         tokens = prompt_tokens(self.context, self.body)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtserve.api.context import ServerContext
-from trtserve.api.errors import invalid
+from trtserve.api.errors import ApiError, invalid
 from trtserve.api.schema import ChatBody, CompletionBody, Message, TokenizeBody
-from trtserve.tokenizer import ChatTemplateError
+from trtserve.tokenizer import ChatTemplateError, TooManyTokensError
 
 #: Names that have a field of their own, or none.
 _NOT_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
@@ -61,27 +61,48 @@ def chat_tokens(context: ServerContext, body: ChatBody | TokenizeBody) -> list[i
     except RecursionError:
         raise invalid("the messages or tools are nested too deeply", "messages", "chat_template_error") from None
     # The template writes its own BOS.
-    tokens: list[int] = context.codec.encode(text, add_bos=False).tolist()
-    return tokens
+    return _encoded(context, text, "messages", add_bos=False)
 
 
 def text_tokens(context: ServerContext, text: str, add_bos: bool | None) -> list[int]:
-    """The tokens of a plain text. ``add_bos`` None does what the checkpoint says."""
+    """The tokens of a plain text. ``add_bos`` None does what the checkpoint says. Raises ApiError 400 for a text
+    that no context holds."""
     default = context.engine.manifest.tokenizer.add_bos
-    tokens: list[int] = context.codec.encode(text, add_bos=default if add_bos is None else add_bos).tolist()
-    return tokens
+    return _encoded(context, text, "prompt", add_bos=default if add_bos is None else add_bos)
 
 
 def prompt_tokens(context: ServerContext, body: CompletionBody) -> list[list[int]]:
-    """The tokens of each prompt of a completion request."""
+    """The tokens of each prompt of a completion request. Raises ApiError 400 at the first that does not fit, before the
+    next is looked at."""
     prompts = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            prompts.append(text_tokens(context, prompt, body.add_special_tokens))
+            tokens = text_tokens(context, prompt, body.add_special_tokens)
+            check_fits(context, tokens, "prompt", body.max_tokens_asked)
         else:
-            check_vocabulary(context, prompt, "prompt")
-            prompts.append(list(prompt))
+            tokens = list(prompt)
+            check_fits(context, tokens, "prompt", body.max_tokens_asked)
+            check_vocabulary(context, tokens, "prompt")
+        prompts.append(tokens)
     return prompts
+
+
+def _encoded(context: ServerContext, text: str, param: str, *, add_bos: bool) -> list[int]:
+    try:
+        tokens: list[int] = context.codec.encode(text, add_bos=add_bos, most=context.max_context - 1).tolist()
+    except TooManyTokensError as e:
+        raise too_long(context, f"at least {e.at_least}", param) from None
+    return tokens
+
+
+def too_long(context: ServerContext, tokens: str, param: str) -> ApiError:
+    """400: a prompt of so many tokens, which no context holds together with an output."""
+    return invalid(
+        f"This model's context is {context.max_context} tokens and the prompt has {tokens}; "
+        f"allowed: up to {context.max_context - 1}",
+        param,
+        "context_length_exceeded",
+    )
 
 
 def check_vocabulary(context: ServerContext, tokens: Sequence[int], param: str) -> None:
@@ -97,12 +118,7 @@ def check_fits(context: ServerContext, tokens: Sequence[int], param: str, max_to
     if not tokens:
         raise invalid("the prompt is empty: it has no token to go on from", param)
     if len(tokens) >= context.max_context:
-        raise invalid(
-            f"This model's context is {context.max_context} tokens and the prompt has {len(tokens)}; "
-            f"allowed: up to {context.max_context - 1}",
-            param,
-            "context_length_exceeded",
-        )
+        raise too_long(context, str(len(tokens)), param)
     room = context.max_context - len(tokens)
     if max_tokens is not None and max_tokens > room:
         raise invalid(

@@ -60,7 +60,7 @@ def generate(
             chat = engine.manifest.tokenizer.chat_template
         messages = [{"role": "system", "content": system}] if system is not None else []
         tokens = engine.tokens([*messages, {"role": "user", "content": text}] if chat else text)
-        expected = engine.tokenizer.encode(wanted, allow_special=False).tolist()
+        expected = engine.prediction_tokens(wanted)
         params = sampling(engine, len(tokens), values)
         screen = Screen(color)
         _, finish = screen.stream(engine.submit(tokens, params=params, prediction=expected))

@@ -30,16 +30,21 @@ def token_array(tokens: Sequence[int], vocab_size: int, param: str, *, most: int
     return array.astype(np.int32)
 
 
+def prompt_too_long(tokens: str, max_seq_len: int, param: str = "prompt") -> RequestError:
+    """A prompt of so many tokens, which a context of ``max_seq_len`` does not hold together with an output."""
+    return RequestError(
+        f"the prompt has {tokens} tokens; this engine's context holds {max_seq_len}, "
+        "of which at least 1 is needed for the output",
+        param,
+    )
+
+
 def output_budget(request: GenerationRequest, prompt_len: int, max_seq_len: int) -> int:
     """Most output tokens this request may have in a context of ``max_seq_len`` tokens. Raises RequestError."""
     if prompt_len == 0:
         raise RequestError("prompt is empty; at least one token is needed", "prompt")
     if prompt_len >= max_seq_len:
-        raise RequestError(
-            f"the prompt has {prompt_len} tokens; this engine's context holds {max_seq_len}, "
-            "of which at least 1 is needed for the output",
-            "prompt",
-        )
+        raise prompt_too_long(str(prompt_len), max_seq_len)
     params = request.params
     room = max_seq_len - prompt_len
     if params.max_tokens is not None and params.max_tokens > room:

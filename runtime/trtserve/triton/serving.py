@@ -24,7 +24,8 @@ from trtserve.engine.protocol import (
     QueueFullError,
     RequestError,
 )
-from trtserve.tokenizer import Tokenizer
+from trtserve.engine.requests import prompt_too_long
+from trtserve.tokenizer import Tokenizer, TooManyTokensError
 from trtserve.triton.request import Call, Stop
 from trtserve.triton.response import Answer, Outputs
 
@@ -155,11 +156,15 @@ class Serving:
 
     def _request(self, call: Call) -> GenerationRequest:
         """The engine's request. Runs in the pool; raises RequestError."""
-        manifest, encode = self._engine.manifest, self._tokenizer.encode
-        prompt = encode(call.text, add_bos=manifest.tokenizer.add_bos).tolist()
-        prediction = encode(call.prediction, allow_special=False).tolist() if call.prediction else []
+        manifest, tokenizer = self._engine.manifest, self._tokenizer
+        context = manifest.limits.max_seq_len
+        try:
+            prompt = tokenizer.encode(call.text, add_bos=manifest.tokenizer.add_bos, most=context - 1).tolist()
+        except TooManyTokensError as e:
+            raise prompt_too_long(f"at least {e.at_least}", context, "text_input") from None
+        prediction = tokenizer.encode_head(call.prediction, context).tolist() if call.prediction else []
         params = call.params
-        room = manifest.limits.max_seq_len - len(prompt)
+        room = context - len(prompt)
         if not call.max_tokens_asked and room > 0:
             # The default is no more than there is room for; what was asked for is the engine's to check.
             params = params.model_copy(update={"max_tokens": min(params.max_tokens or room, room)})
