@@ -1,7 +1,7 @@
-"""``docs/policy.md`` from ``benchmarks/results/replay.json`` and ``replay-heldout.json``: figures are computed, except
-those of what was tried and dropped.
+"""``docs/policy.md`` from ``replay.json``, ``replay-heldout.json`` and ``bounds.json`` in ``benchmarks/results``:
+figures are computed, except those of what was tried and dropped.
 
-``python -m benchmarks.policy_report [--results FILE] [--out FILE]``
+``python -m benchmarks.policy_report [--results FILE] [--bounds FILE] [--out FILE]``
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, mean
 from typing import Any
 
 from benchmarks.report import table
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS, ORACLE, SHARED = "adaptive", "oracle", "+shared"
+#: Workloads of the goal, and the oracle with every lucky token, as bounds name it.
+EDITS, LUCKY = ("code_edit", "json_rewrite"), "oracle, match 0"
+#: Too few tokens for a gain of some percent.
+FEW = "chat (written)"
 #: Left out of the comparison with others: ours with other settings, and what knows the future.
 VARIANTS = ("adaptive-shipped", "adaptive 8", "adaptive 16", "adaptive 64")
 TITLES = {
@@ -32,7 +36,7 @@ TITLES = {
 
 HOW = """# Drafting policy: how copies are chosen, and why this way
 
-Written by `python -m benchmarks.policy_report` from `benchmarks/results/replay.json`; edit the script, not this page.
+Written by `python -m benchmarks.policy_report` from `benchmarks/results` (`python -m benchmarks.replay`, `python -m benchmarks.bounds`); edit the script, not this page.
 
 `policy: adaptive` is the default. `policy: window` is the rule that lookup began with (see [lookup.md](lookup.md)) and stays selectable (`--prompt-lookup-policy window`).
 
@@ -78,8 +82,6 @@ Each alone, on the traces above, one request at a time, in this order, each on t
 | the same of the last six, or of the two or three before the last | 0.0% | 0.0 points | no |
 | breaks counted by the last token, by the named token and by both, as inputs | 0.0% | 0.0 points | no |
 | eleven inputs of thirty | 0.0% | 0.0 points | yes |
-
-Had the drafts been cut exactly where they stop being right, the speed-up would have been some 16% higher and the share of the oracle 12 points: that is what better chances could give at most. The rest of the oracle's lead is tokens that the likeliest candidate does not name; for a code edit by the model under the modelled GPU even a perfect cut would give 56% of the oracle.
 
 On the held-out traces, the policy before all of this had 2.84x in the mean and 55% of the oracle on edits and rewrites (now 2.98x and 60%), and another policy was faster in 16 places (now in 2).
 """
@@ -141,7 +143,7 @@ def speed_table(evidence: Evidence, curve: str, *, shared: bool) -> str:
 
 def goals(evidence: Evidence, oracle: str) -> str:
     """Share of an oracle's speed-up on edits and rewrites, and prose against no speculation."""
-    kinds = [w for w in evidence.workloads if w.startswith(("code_edit", "json_rewrite"))]
+    kinds = [w for w in evidence.workloads if w.startswith(EDITS)]
     rows = [
         [
             TITLES[curve],
@@ -215,7 +217,95 @@ def held_out(results: dict[str, Any]) -> list[str]:
     ]
 
 
-def write(results: dict[str, Any], held: dict[str, Any]) -> str:
+class Bounds:
+    """What the policy could gain (``benchmarks.bounds``), in means over places: workloads under curves."""
+
+    def __init__(self, results: dict[str, Any], *, without: str = "") -> None:
+        self.drafts: int = results["drafts"]
+        speedups: dict[str, dict[str, dict[str, float]]] = results["speedups"]
+        self._speedups = {workload: of for workload, of in speedups.items() if workload != without}
+
+    def _of(self, bound: str, edits: bool, curve: str) -> list[float]:
+        return [
+            by_bound[bound]
+            for workload, by_curve in self._speedups.items()
+            for c, by_bound in by_curve.items()
+            if curve in ("", c) and (workload.startswith(EDITS) or not edits)
+        ]
+
+    def speedup(self, bound: str, *, edits: bool, curve: str = "") -> float:
+        return geometric_mean(self._of(bound, edits, curve))
+
+    def share(self, bound: str, *, edits: bool) -> float:
+        """Of the oracle's speed-up."""
+        pairs = zip(self._of(bound, edits, ""), self._of(LUCKY, edits, ""), strict=True)
+        return mean(speedup / oracle for speedup, oracle in pairs)
+
+
+def more(results: dict[str, Any]) -> list[str]:
+    """The section on what better stopping, better choice and trees would give."""
+    bounds, most = Bounds(results), Bounds(results, without=FEW)
+    chain, tree = f"as it is {bounds.drafts}", f"tree {bounds.drafts}"
+    wide_chain, wide_tree = f"as it is {2 * bounds.drafts}", f"tree {2 * bounds.drafts}"
+    named = {
+        chain: "as it is",
+        tree: f"a tree of {bounds.drafts} rows",
+        "perfect cut": "perfect cut: the same drafts, as long as they are right",
+        "perfect choice": "perfect choice: the right token, where any candidate names it",
+        **{
+            f"oracle, match {match}": f"oracle, held to copies behind a match of {match} token{'s' * (match > 1)} or more"
+            for match in (3, 2, 1)
+        },
+        LUCKY: "oracle",
+        "joined, match 1": "any token seen behind the one before it: copies joined at will",
+    }
+    rows = []
+    for bound, name in named.items():
+        cells = ((bounds.speedup(bound, edits=e), bounds.share(bound, edits=e)) for e in (True, False))
+        rows.append([name, *(cell for speed, share in cells for cell in (f"{speed:.2f}x", f"{share:.0%}"))])
+
+    def points(low: str, high: str, edits: bool) -> str:
+        return f"{100 * (bounds.share(high, edits=edits) - bounds.share(low, edits=edits)):.0f}"
+
+    def gain(one: str, other: str, edits: bool, curve: str = "") -> str:
+        ratio = most.speedup(one, edits=edits, curve=curve) / most.speedup(other, edits=edits, curve=curve)
+        return f"{100 * (ratio - 1):+.1f}%"
+
+    stops, chooses, misses = (
+        [points(low, high, edits) for edits in (True, False)]
+        for low, high in ((chain, "perfect cut"), ("perfect cut", "perfect choice"), ("perfect choice", LUCKY))
+    )
+    trees = [
+        [
+            f"{what}, {size} rows",
+            *(gain(one, other, edits, curve) for curve in TITLES),
+            gain(one, other, edits),
+        ]
+        for what, edits in (("edits and rewrites", True), ("all workloads", False))
+        for one, other, size in ((tree, chain, bounds.drafts), (wide_tree, wide_chain, 2 * bounds.drafts))
+    ]
+    return [
+        "\n### What more could be had\n",
+        f"On the same traces, one request at a time, at most {bounds.drafts} drafts, by `python -m benchmarks.bounds`: at every position of "
+        "an output it looks ahead as the policy does, and works out the rounds that a bound allows. Means over workloads and "
+        "curves; each draft pays for its row, and none is drafted that does not.\n",
+        table(["", "edits and rewrites", "of the oracle", "all workloads", "of the oracle"], rows),
+        f"\nSo what the policy lacks of the oracle is, on edits and rewrites (on all workloads): {stops[0]} ({stops[1]}) points of stopping, "
+        f"drafts that go on behind their first fault or end before it; {chooses[0]} ({chooses[1]}) points of choice, where another candidate than "
+        f"the likeliest was right; and {misses[0]} ({misses[1]}) points of tokens that no candidate names. A policy that knew everything but the future "
+        "would be short of the first two as well: they are bounds, not goals. The last is luck for the most part: "
+        f"{points('oracle, match 1', LUCKY, True)} ({points('oracle, match 1', LUCKY, False)}) points of the oracle "
+        "are copies that start at a token seen somewhere, with not even the token before it in common. (The oracle takes one copy a "
+        "round; perfect choice may join several, so it can pass an oracle held to copies that it finds itself.)\n",
+        "A *tree* may verify several candidates of one position: rows go, one by one, to whatever candidate of whatever position saves most "
+        "by its judged chance, and what lies behind it is decided anew as if it had been accepted. What it gains over a chain of "
+        "at most as many rows, priced by its rows alone, as if branches in attention and moving what was accepted cost nothing "
+        f"(without {FEW}, whose few rounds say nothing here):\n",
+        table(["tree over chain", *TITLES.values(), "mean"], trees),
+    ]
+
+
+def write(results: dict[str, Any], held: dict[str, Any], bounds: dict[str, Any]) -> str:
     evidence = Evidence(results)
     total = sum(w["traces"] for w in results["workloads"].values())
     tokens = sum(w["tokens"] for w in results["workloads"].values())
@@ -256,6 +346,7 @@ def write(results: dict[str, Any], held: dict[str, Any]) -> str:
         "\n### Batches\n",
         "All workloads mixed, decoded side by side.\n",
         batch_table(results),
+        *more(bounds),
         TRIED,
     ]
     for curve in evidence.curves:
@@ -273,9 +364,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write docs/policy.md from the replays.")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/replay.json")
     parser.add_argument("--held-out", type=Path, default=ROOT / "benchmarks/results/replay-heldout.json")
+    parser.add_argument("--bounds", type=Path, default=ROOT / "benchmarks/results/bounds.json")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/policy.md")
     arguments = parser.parse_args()
-    arguments.out.write_text(write(load(arguments.results), load(arguments.held_out)), encoding="utf-8")
+    page = write(load(arguments.results), load(arguments.held_out), load(arguments.bounds))
+    arguments.out.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -260,6 +260,8 @@ class Step:
     best: Candidate | None = None
     chance: float = 0.0
     named: int = -1
+    #: The chance of every token named, as judged.
+    chances: dict[int, float] = field(default_factory=dict)
     #: (set, features in thousandths, token) of every token that was judged.
     judged: list[tuple[int, list[int], int]] = field(default_factory=list)
 
@@ -341,7 +343,7 @@ class Adaptive:
                 break
             tokens.append(step.best.token)
             chances.append(chance)
-            _advance(ahead, step, step.best.token)
+            advance(ahead, step, step.best.token)
         return tokens[len(self.history) :], chances
 
     def observe(self, tokens: list[int]) -> None:
@@ -358,7 +360,7 @@ class Adaptive:
             if i < len(self.steps):
                 step = self.steps[i]
                 self._count(step, target)
-                _advance(self.state, step, target)
+                advance(self.state, step, target)
                 if step.best is None or step.best.token != target:
                     self.steps = []
             else:
@@ -503,6 +505,7 @@ class Adaptive:
                 if _better(candidate, best):
                     best = candidate
             chance = self._judge(step, best, share / total, max(c.match for c, _ in naming))
+            step.chances[token] = chance
             if step.best is None or chance > step.chance:
                 step.best, step.chance = best, chance
 
@@ -552,7 +555,7 @@ class Adaptive:
                 "cursor", cursor.source, text, cursor.position, cursor.match, cursor.run, cursor.resumed, 0
             )
             step.best = step.candidates[0] if step.candidates else None
-        _advance(self.state, step, token)
+        advance(self.state, step, token)
 
     def _hold(self) -> None:
         """Of texts that the shared cache gave, one is kept."""
@@ -567,7 +570,7 @@ class Adaptive:
         state.breaks = [b for b in state.breaks if b.source != "shared" or b.text is self.held]
 
 
-def _advance(state: State, step: Step, token: int) -> None:
+def advance(state: State, step: Step, token: int) -> None:
     """``token`` came where ``step`` was."""
     best = step.best
     right = best if best and best.token == token else None

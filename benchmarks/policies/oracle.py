@@ -17,8 +17,9 @@ from trtserve.replay.policies import NO_DRAFT, Draft
 from trtserve.replay.traces import Trace
 
 
-def longest_copies(trace: Trace, seen: Sequence[int], most: int) -> list[int]:
-    """For each position of the output the length, up to ``most``, of the longest copy."""
+def longest_copies(trace: Trace, seen: Sequence[int], most: int, *, match: int = 0) -> list[int]:
+    """For each position of the output the length, up to ``most``, of the longest copy, of those before whose source
+    the last ``match`` tokens stand."""
     text = np.array([*seen, *trace.prompt, *trace.output], np.int32)
     first = len(seen) + len(trace.prompt)
     ahead = np.zeros(len(text) + 1, np.int32)  # by source: tokens from it that equal those from the position on
@@ -26,7 +27,10 @@ def longest_copies(trace: Trace, seen: Sequence[int], most: int) -> list[int]:
     for position in range(len(text) - 1, first - 1, -1):
         equal = text[:position] == text[position]
         ahead[:position] = np.where(equal, np.minimum(ahead[1 : position + 1] + 1, most), 0)
-        lengths[position - first] = int(ahead[:position].max(initial=0))
+        told = ahead[match:position]
+        for back in range(1, min(match, position) + 1):
+            told = np.where(text[match - back : position - back] == text[position - back], told, 0)
+        lengths[position - first] = int(told.max(initial=0))
     return lengths
 
 
