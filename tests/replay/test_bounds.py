@@ -7,6 +7,7 @@ import pytest
 from benchmarks.bounds import MATCHES, ROWS, Looking, Node, Price, drafted, joined_copies, least_time, right, times
 from benchmarks.policies.adaptive import Adaptive, divide_rows
 from benchmarks.policies.oracle import longest_copies
+from benchmarks.policy_report import FEW, TITLES, more
 from benchmarks.traces.read import shipped
 from trtserve.lookup import _native
 from trtserve.replay.curves import CostModel, load_curve
@@ -135,3 +136,23 @@ def test_rows_are_drafted_only_while_they_pay() -> None:
     assert least_time([3, 2, 1, 0], [1.0, 1.1, 1.2, 1.3]) == pytest.approx(1.3)
     assert least_time([3, 2, 1, 0], [1.0, 1.1, 4.0, 9.0]) == pytest.approx(2.2)
     assert least_time([0, 0, 0], [1.0, 1.1]) == 3.0
+
+
+def test_the_page_says_what_the_bounds_are() -> None:
+    speeds = {
+        "as it is 32": 2.0, "tree 32": 2.1, "as it is 64": 2.0, "tree 64": 2.2,
+        "perfect cut": 2.4, "perfect choice": 3.2,
+        **{f"{kind}, match {m}": 4.0 - m / 2 for kind in ("oracle", "joined") for m in MATCHES},
+    }  # fmt: skip
+    slower = dict.fromkeys(speeds, 1.0) | {"oracle, match 0": 2.0, "tree 64": 1.5}
+    results = {
+        workload: dict.fromkeys(TITLES, of)
+        for workload, of in {"code_edit (model)": speeds, "prose (model)": slower, FEW: slower}.items()
+    }
+    page = "\n".join(more({"drafts": 32, "speedups": results}))
+    assert "| as it is | 2.00x | 50% | 1.26x | 50% |" in page
+    assert "10 (3) points of stopping" in page
+    assert "20 (7) points of choice" in page
+    assert "and 20 (40) points of tokens that no candidate names" in page
+    assert "| edits and rewrites, 32 rows |" + " +5.0% |" * (len(TITLES) + 1) in page
+    assert "| all workloads, 64 rows |" + " +28.5% |" * (len(TITLES) + 1) in page, "the few tokens are left out"
