@@ -1,6 +1,7 @@
 """The adaptive policy in plain Python, decision by decision as in ``runtime/trtserve/lookup/csrc``.
 
 Slow and plain on purpose: the native policy is tested to give the same drafts, and priors are fitted with it.
+It goes on drafting where no further row could pay and the native one stops: what is verified is the same.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.policies.adaptive import CELLS, WEIGHTS, Adaptive, divide_rows
+from benchmarks.policies.adaptive import CELLS, WEIGHTS, Adaptive, divide_rows, worths
 from trtserve.engine_dir import CostCurve, CostPoint
 from trtserve.lookup import _native
 from trtserve.lookup.cost import verify_cost
@@ -23,6 +24,14 @@ FREE = CostCurve(
 )
 STEEP = CostCurve(
     device="every row a step", points=tuple(CostPoint(batch=1, rows=r, context=0, seconds=float(r)) for r in (1, 65))
+)
+STEPPED = CostCurve(
+    device="dear in fours",
+    points=tuple(
+        CostPoint(batch=b, rows=r, context=0, seconds=1 + b * (0.02 * r + 0.4 * (r // 4)))
+        for b in (1, 4)
+        for r in (1, 3, 4, 7, 8, 11, 12, 33)
+    ),
 )
 
 
@@ -55,7 +64,8 @@ def agree_on(seed: int) -> None:
     cache = SharedCache.from_settings(settings_) if rng.random() < 0.5 else None
     if cache:
         cache.insert("s", edited(truth, rng, alphabet, 0.03) + [0] * (ngram + 1))
-    drafter = Drafter(settings_, shared=cache)
+    curve = rng.choice([None, None, STEPPED, FREE])
+    drafter = Drafter(settings_, shared=cache, cost=curve)
 
     def shared(tail: list[int], limit: int, most: int) -> list[SharedWay]:
         assert cache is not None
@@ -69,7 +79,7 @@ def agree_on(seed: int) -> None:
         prediction=prediction or None,
         shared=shared if cache else None,
     )
-    cost = _native.VerifyCost()
+    cost = verify_cost(curve)
     done = 0
     while done < len(truth):
         limit = min(rng.choice([0, 1, 64, 64, 64]), len(truth) - done - 1)
@@ -300,6 +310,31 @@ def test_rows_are_divided_as_transcribed(chances: list[list[float]], batch_cost:
     assert _native.divide_rows(chances, curve, 3) == divide_rows(chances, curve.at, 3)
     assert _native.divide_rows(chances, curve, 3) == divide_rows([*chances, [], [], []], curve.at)[: len(chances)]
     assert all(0 <= n <= len(of) for n, of in zip(taken, chances, strict=True))
+
+
+def gain(chances: list[list[float]], counts: list[int], cost: _native.VerifyCost) -> float:
+    """Steps that a batch saves with the first ``counts`` of its drafts."""
+    worth = worths(len(chances), cost.at)
+    saved = 0.0
+    for of, count in zip(chances, counts, strict=True):
+        for before, chance in itertools.pairwise([1.0, *of[:count]]):
+            saved += chance * worth[int(chance / before * 256 + 0.5)]
+    return saved / len(chances) - cost.at(len(chances), sum(counts)) + 1
+
+
+@pytest.mark.parametrize("curve", [None, STEPPED])
+def test_drafts_that_are_never_made_would_not_have_paid(curve: CostCurve | None) -> None:
+    """The native policy stops where no row could pay: a batch gains no less than from all drafts, made by the other."""
+    cost, rng = verify_cost(curve), random.Random(5)
+    for _ in range(40):
+        batch = rng.choice([2, 3, 8])
+        drafter = Drafter(lookup(), cost=curve)
+        texts = [[rng.randrange(rng.choice([4, 30])) for _ in range(200)] for _ in range(batch)]
+        texts = [text + edited(text[:60], rng, 30, 0.02) for text in texts]
+        chances = [Adaptive(text, _native.shipped_priors()).propose(32)[1] for text in texts]
+        sequences = [drafter.start(text, scope=None) for text in texts]
+        ours = [len(p.tokens) for p in drafter.propose(sequences, [32] * batch)]
+        assert gain(chances, ours, cost) >= gain(chances, divide_rows(chances, cost.at), cost) - 1e-9
 
 
 def test_a_row_costs_what_it_does_in_the_whole_batch() -> None:

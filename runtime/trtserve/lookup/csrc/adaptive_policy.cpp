@@ -3,7 +3,8 @@
 // replaced with before. Each has a share of having been right, learned from what such candidates were worth, in shipped
 // traces first and then in this very sequence. A token's chance is judged from the shares of all that name it and from
 // how well its context told what follows (judge.h); the likeliest token is drafted, and the next draft is chosen as if
-// it had been accepted. The batch's rows are divided by the chances of its drafts (row_budget.h).
+// it had been accepted. The batch's rows are divided by what its drafts save (row_budget.h), and none
+// are made that could not pay any more.
 //
 // Doubles are added and multiplied in one fixed order and nothing else is consulted, so equal calls give equal drafts.
 
@@ -122,7 +123,7 @@ class AdaptivePolicy final : public Policy {
 
     bool weighs() const noexcept override { return true; }
 
-    Copy propose(const Sources& sources, int limit, Token* out, double* chances) override {
+    Copy propose(const Sources& sources, int limit, Token* out, double* saved, const Outlook& outlook) override {
         judged_ = 0;
         stretched_accuracy_ = judge_.stretch(accuracy_);
         const NgramIndex& history = sources.text();
@@ -133,8 +134,9 @@ class AdaptivePolicy final : public Policy {
         drafts_ = tail_.data() + kept;
         ahead_ = state_;
         Copy copy;
+        Prospect prospect(outlook, limit);
         double chance = 1.0;
-        for (drafted_ = 0; drafted_ < limit; ++drafted_) {
+        for (drafted_ = 0; drafted_ < limit && !prospect.exhausted(); ++drafted_) {
             if (steps_.size() == static_cast<std::size_t>(drafted_)) steps_.emplace_back();
             Step& step = steps_[static_cast<std::size_t>(drafted_)];
             const std::size_t available = kept + static_cast<std::size_t>(drafted_);
@@ -147,7 +149,7 @@ class AdaptivePolicy final : public Policy {
             if (chance < kLeast) break;
             if (drafted_ == 0) copy = first(sources, *best);
             out[drafted_] = drafts_[drafted_] = best->token;
-            chances[drafted_] = chance;
+            saved[drafted_] = prospect.add(chance, step.chance);
             advance(ahead_, step, best->token);
         }
         copy.count = drafted_;

@@ -181,10 +181,23 @@ NB_MODULE(_native, m) {
         return both;
     });
     m.def("divide_rows", [](const std::vector<std::vector<double>>& chances, const VerifyCost& cost, int others) {
+        std::size_t most = 0;
+        for (const std::vector<double>& of : chances) most = std::max(most, of.size());
+        RowBudget budget(cost, static_cast<int>(most));
+        const Outlook& outlook = budget.outlook(static_cast<int>(chances.size()) + others);
+        std::vector<std::vector<double>> saved;
         std::vector<Offer> offers;
-        for (const std::vector<double>& of : chances) offers.push_back({of.data(), static_cast<int>(of.size())});
+        for (const std::vector<double>& of : chances) {
+            double before = 1.0;
+            std::vector<double>& times = saved.emplace_back();
+            for (const double chance : of) {
+                times.push_back(outlook.saved(chance, before > 0 ? std::min(chance / before, 1.0) : 0.0));
+                before = chance;
+            }
+            offers.push_back({times.data(), static_cast<int>(times.size())});
+        }
         std::vector<int> taken;
-        RowBudget(cost).divide(offers, taken, others);
+        budget.divide(offers, taken, others);
         return taken;
     }, nb::arg("chances"), nb::arg("cost"), nb::arg("others") = 0);
 

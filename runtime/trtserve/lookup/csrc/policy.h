@@ -7,6 +7,7 @@
 #include <string>
 
 #include "odds.h"
+#include "row_budget.h"
 #include "sources.h"
 
 namespace trtlookup {
@@ -24,12 +25,11 @@ class Policy {
   public:
     virtual ~Policy() = default;
 
-    // Whether propose() writes chances, by which the batch's rows are divided. Otherwise every draft is verified.
+    // Whether propose() tells what its drafts save, by which the batch's rows are divided. Otherwise every draft is verified.
     virtual bool weighs() const noexcept { return false; }
 
-    // Writes at most `limit` tokens to `out` and, where it weighs, to `chances` how likely each and all before it are
-    // accepted. Whether a copy is then verified is told by settle(); one that is dropped unverified is not told at all.
-    virtual Copy propose(const Sources& sources, int limit, Token* out, double* chances) = 0;
+    // Writes at most `limit` tokens to `out` and, where it weighs, to `saved` the time that each is expected to save. Whether a copy is then verified is told by settle(); one that is dropped unverified is not told at all.
+    virtual Copy propose(const Sources& sources, int limit, Token* out, double* saved, const Outlook& outlook) = 0;
 
     // The first `count` of the drafts proposed are put to the verify; 0: none. Called only where it weighs.
     virtual void keep(int) noexcept {}

@@ -70,7 +70,7 @@ class PyDrafter {
     PyDrafter(int ngram, int max_drafts, int min_match, int miss_backoff, std::shared_ptr<SharedCache> shared,
               int shared_key, const std::string& policy, const VerifyCost& cost, const std::optional<std::vector<int>>& priors,
               PyTypes types)
-        : state_(std::make_shared<DrafterState>()), types_(std::move(types)), budget_(cost) {
+        : state_(std::make_shared<DrafterState>()), types_(std::move(types)), budget_(cost, max_drafts) {
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(types_.proposal.ptr()), &PyTuple_Type) || nb::len(types_.sources) != 3)
             throw std::invalid_argument("proposal must be a named tuple type, and sources three names");
         if (min_match < ngram)
@@ -239,7 +239,7 @@ class PyDrafter {
             if (limits.data()[i] >= 0) gathered_.push_back(i);
         copies_.resize(gathered_.size());
         offers_.resize(gathered_.size());
-        chances_.resize(gathered_.size() * max_drafts());
+        saved_.resize(gathered_.size() * max_drafts());
     }
 
     // ---- the round, without Python ----
@@ -256,13 +256,15 @@ class PyDrafter {
     // Writes the drafts one after the other from `begin` on. `others`: sequences of the batch that take no part.
     void search(const Int32s& limits, Token* begin, int others) {
         const int most = state_->settings.max_drafts;
+        if (gathered_.empty()) return;
+        const Outlook& outlook = budget_.outlook(static_cast<int>(gathered_.size()) + others);
         Token* out = begin;
         bool weighed = false;
         for (std::size_t k = 0; k < gathered_.size(); ++k) {
             Sequence& sequence = *all_[gathered_[k]];
             const auto at = static_cast<std::size_t>(out - begin);
-            copies_[k] = sequence.propose(std::min(limits.data()[gathered_[k]], most), out, chances_.data() + at);
-            offers_[k] = {chances_.data() + at, copies_[k].count};
+            copies_[k] = sequence.propose(std::min(limits.data()[gathered_[k]], most), out, saved_.data() + at, outlook);
+            offers_[k] = {saved_.data() + at, copies_[k].count};
             weighed = sequence.policy().weighs();
             out += copies_[k].count;
         }
@@ -378,7 +380,7 @@ class PyDrafter {
     std::vector<Copy> copies_;           // one for each that takes part, as the next three
     std::vector<Offer> offers_;
     std::vector<int> taken_;
-    std::vector<double> chances_;
+    std::vector<double> saved_;
     std::vector<Token> chosen_;
     RowBudget budget_;
     Drafts drafts_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -11,24 +12,137 @@
 
 namespace trtlookup {
 
-// One sequence's drafts: chances[i] is how likely draft i and all before it are accepted, so it never rises with i.
-struct Offer {
-    const double* chances;
-    int count;
-};
-
+// What drafts are worth in a batch of one size, and how much more of them could be. Times are in steps of one sequence: a
+// round without drafts takes as many as the batch has sequences.
+//
 // A draft that is accepted saves the time that its token would have taken otherwise, and that depends on where it stands:
 // in a copy that seldom breaks the next round would have emitted it at the price of a row, after a break it would have
 // taken a round. So a token that is right with chance q, once all before it are, is worth the time per token of a text
-// whose every token is, drafted at the best length. Rows are given out one by one to the draft that saves most anywhere in
-// the batch (the lower index where equal), and the number of rows is kept that saves most time over what they cost. No
-// drafts unless that is kEdge of a step, which the estimates' own error could otherwise eat up.
+// whose every token is, drafted at the best length.
+class Outlook {
+  public:
+    Outlook(const VerifyCost& cost, int batch, int most_drafts) {
+        for (int i = 0; i <= kChances; ++i) {
+            const double chance = static_cast<double>(i) / kChances;
+            double expected = 1.0, power = 1.0, least = 1.0;
+            for (int drafts = 1; drafts <= (batch == 1 ? kLongest : kLongestBeside); ++drafts) {
+                power *= chance;
+                expected += power;
+                least = std::min(least, cost.at(batch, batch * drafts) / expected);
+            }
+            worth_[static_cast<std::size_t>(i)] = kFloor + (1.0 - kFloor) * least;
+        }
+        bound(cost, batch, most_drafts);
+    }
+
+    // Time that a draft is expected to save: `chance` is that it and all before it are right, `given` that it is if those are.
+    double saved(double chance, double given) const noexcept {
+        return chance * worth_[static_cast<std::size_t>(given * kChances + 0.5)];
+    }
+
+    // Of the batch with as many draft rows, in its own steps: 1 with none.
+    const std::vector<double>& costs() const noexcept { return costs_; }
+
+    // The least that any row of the batch costs.
+    double row() const noexcept { return row_; }
+
+    // No `drafts` more, behind some that are all right with `chance`, save as much as this beyond the cost of their rows.
+    double more(double chance, int drafts) const noexcept {
+        return kMargin + gain_[static_cast<std::size_t>(drafts)] * std::max(0.0, (chance - hopeless_) / (1.0 - hopeless_));
+    }
+
+  private:
+    static constexpr int kChances = 256;          // told apart
+    static constexpr int kLongest = 32;           // drafts of the text that a token's worth is reckoned by,
+    static constexpr int kLongestBeside = 3;      // and beside others, where some of a batch draft nothing
+    static constexpr double kFloor = 0.05;        // the least that a token is worth, for copies end
+    static constexpr double kMargin = 1e-6;       // for rounding
+
+    // What n drafts gain at most, F(n, c), by the chance c of all before them, is the largest of many c * savings - rows,
+    // so it is convex in c. It is 0 up to the chance from which no draft can pay for its row, and from there to 1 it lies
+    // below the line to F(n, 1). That is bound in turn by any first draft and F(n - 1), drawn as such a line.
+    void bound(const VerifyCost& cost, int batch, int most_drafts) {
+        row_ = kMost;
+        for (int rows = 0; rows <= batch * most_drafts; ++rows) {
+            costs_.push_back(cost.at(batch, rows));
+            if (rows > 0) row_ = std::min(row_, (costs_.back() - costs_[costs_.size() - 2]) * batch);
+        }
+        std::array<double, kChances + 1> saving;  // of a draft behind sure ones
+        double best = 0;
+        for (int i = 0; i <= kChances; ++i) {
+            saving[static_cast<std::size_t>(i)] = highest(i) * worth_[static_cast<std::size_t>(i)];
+            best = std::max(best, saving[static_cast<std::size_t>(i)]);
+        }
+        hopeless_ = std::min(row_ / best, kHopeless);
+        gain_.assign(static_cast<std::size_t>(most_drafts) + 1, 0.0);
+        for (std::size_t n = 1; n < gain_.size(); ++n)
+            for (int i = 0; i <= kChances; ++i) {
+                const double then = std::max(0.0, (highest(i) - hopeless_) / (1.0 - hopeless_)) * gain_[n - 1];
+                gain_[n] = std::max(gain_[n], saving[static_cast<std::size_t>(i)] - row_ + then);
+            }
+    }
+
+    static constexpr double kMost = 1e9;
+    static constexpr double kHopeless = 0.99;
+    // Of the chances that count as the i-th.
+    static double highest(int i) noexcept { return std::min((i + 0.5) / kChances, 1.0); }
+
+    std::array<double, kChances + 1> worth_;
+    std::vector<double> costs_;
+    double row_ = 0;
+    double hopeless_ = 0;       // a chance from which no draft can pay
+    std::vector<double> gain_;  // by the number of drafts, behind sure ones: no more than this beyond their rows' cost
+};
+
+// One sequence's drafts as they are made, and whether more of them could change how many are verified.
+class Prospect {
+  public:
+    Prospect(const Outlook& outlook, int limit) noexcept : outlook_(outlook), limit_(limit) {}
+
+    // The next draft; returns the time that it saves.
+    double add(double chance, double given) noexcept {
+        const double saved = outlook_.saved(chance, given);
+        ++drafts_;
+        chance_ = chance;
+        gain_ += saved - outlook_.row();
+        ending_ = gain_ <= best_;
+        best_ = std::max(best_, gain_);
+        return saved;
+    }
+
+    // No more drafts of this sequence pay even at the least price of a row: and the last one made did not either, so that
+    // what is verified ends before it and its token was still judged.
+    bool exhausted() const noexcept { return ending_ && gain_ + outlook_.more(chance_, limit_ - drafts_) <= best_; }
+
+  private:
+    const Outlook& outlook_;
+    int limit_;
+    int drafts_ = 0;
+    double chance_ = 1;
+    double gain_ = 0, best_ = 0;
+    bool ending_ = false;
+};
+
+// One sequence's drafts: saved[i] is the time that draft i is expected to save, in steps of the sequence.
+struct Offer {
+    const double* saved;
+    int count;
+};
+
+// Rows are given out one by one to the draft that saves most anywhere in the batch (the lower index where equal), and the
+// number of rows is kept that saves most time over what they cost. No drafts unless that is kEdge of a step, which the
+// estimates' own error could otherwise eat up.
 class RowBudget {
   public:
     static constexpr double kEdge = 0.01;
-    static constexpr double kFloor = 0.05;  // of a step: the least that a token is worth, for copies end
 
-    explicit RowBudget(VerifyCost cost) : cost_(std::move(cost)) {}
+    // Of a sequence at most `most_drafts` are offered.
+    RowBudget(VerifyCost cost, int most_drafts) : cost_(std::move(cost)), most_drafts_(most_drafts) {}
+
+    // For a batch of this size. Computed once.
+    const Outlook& outlook(int batch) {
+        return outlooks_.try_emplace(batch, cost_, batch, most_drafts_).first->second;
+    }
 
     // Writes the drafts to verify of each of `offers` to `taken`. `others` sequences of the batch offer nothing.
     void divide(const std::vector<Offer>& offers, std::vector<int>& taken, int others = 0) {
@@ -37,16 +151,15 @@ class RowBudget {
         int offered = 0;
         for (const Offer& offer : offers) offered += offer.count;
         if (offered == 0) return;
-        const std::vector<double>& cost = costs(batch, offered);
-        const Worths& worth = worths(batch);
+        const std::vector<double>& cost = outlook(batch).costs();
         if (batch == 1) {
-            taken[0] = best_length(offers[0], cost, worth);
+            taken[0] = best_length(offers[0], cost);
             return;
         }
         heads_.clear();
         order_.clear();
         for (std::size_t i = 0; i < offers.size(); ++i)
-            if (offers[i].count > 0) heads_.push_back(Head{saved(offers[i], 0, worth), i, 0});
+            if (offers[i].count > 0) heads_.push_back(Head{offers[i].saved[0], i, 0});
         std::make_heap(heads_.begin(), heads_.end());
         double saving = 0, best = kEdge;
         std::size_t kept = 0;
@@ -62,7 +175,7 @@ class RowBudget {
             }
             const Offer& offer = offers[head.sequence];
             if (++head.draft < offer.count) {
-                head.saved = saved(offer, head.draft, worth);
+                head.saved = offer.saved[head.draft];
                 std::push_heap(heads_.begin(), heads_.end());
             } else {
                 heads_.pop_back();
@@ -72,23 +185,11 @@ class RowBudget {
     }
 
   private:
-    static constexpr int kChances = 256;  // told apart
-    static constexpr int kLongest = 32;   // drafts of the text that a token's worth is reckoned by,
-    static constexpr int kLongestBeside = 3;   // and beside others, where some of a batch draft nothing
-    using Worths = std::array<double, kChances + 1>;
-
-    // Time that draft `i` is expected to save, in steps of its sequence.
-    static double saved(const Offer& offer, int i, const Worths& worth) noexcept {
-        const double chance = offer.chances[i], before = i == 0 ? 1.0 : offer.chances[i - 1];
-        const double given = before > 0 ? std::min(chance / before, 1.0) : 0.0;
-        return chance * worth[static_cast<std::size_t>(given * kChances + 0.5)];
-    }
-
-    static int best_length(const Offer& offer, const std::vector<double>& cost, const Worths& worth) noexcept {
+    static int best_length(const Offer& offer, const std::vector<double>& cost) noexcept {
         double saving = 0, best = kEdge;
         int kept = 0;
         for (int count = 1; count <= offer.count; ++count) {
-            saving += saved(offer, count - 1, worth);
+            saving += offer.saved[count - 1];
             const double gain = saving - (cost[static_cast<std::size_t>(count)] - 1.0);
             if (gain > best) {
                 best = gain;
@@ -96,34 +197,6 @@ class RowBudget {
             }
         }
         return kept;
-    }
-
-    // By chance, in a batch of this size. Computed once.
-    const Worths& worths(int batch) {
-        const auto place = static_cast<std::size_t>(batch);
-        if (worths_.size() <= place) worths_.resize(place + 1);
-        Worths& known = worths_[place];
-        if (known[0] > 0) return known;
-        for (int i = 0; i <= kChances; ++i) {
-            const double chance = static_cast<double>(i) / kChances;
-            double expected = 1.0, power = 1.0, least = 1.0;
-            for (int drafts = 1; drafts <= (batch == 1 ? kLongest : kLongestBeside); ++drafts) {
-                power *= chance;
-                expected += power;
-                least = std::min(least, cost_.at(batch, batch * drafts) / expected);
-            }
-            known[static_cast<std::size_t>(i)] = kFloor + (1.0 - kFloor) * least;
-        }
-        return known;
-    }
-
-    // Of a batch of this size with 0 to `offered` draft rows, and perhaps more. Computed once.
-    const std::vector<double>& costs(int batch, int offered) {
-        const auto place = static_cast<std::size_t>(batch);
-        if (costs_.size() <= place) costs_.resize(place + 1);
-        std::vector<double>& known = costs_[place];
-        while (known.size() <= static_cast<std::size_t>(offered)) known.push_back(cost_.at(batch, static_cast<int>(known.size())));
-        return known;
     }
 
     struct Head {
@@ -135,8 +208,8 @@ class RowBudget {
         }
     };
     VerifyCost cost_;
-    std::vector<std::vector<double>> costs_;  // by batch, then draft rows
-    std::vector<Worths> worths_;              // by batch
+    int most_drafts_;
+    std::map<int, Outlook> outlooks_;  // by batch
     std::vector<Head> heads_;
     std::vector<std::size_t> order_;  // whose draft each row was given to
 };

@@ -33,9 +33,9 @@ class Sequence {
         policy_->observed(sources(), 0);
     }
 
-    // At most `limit` drafts, at most as many as fit `out` and `chances`. With no copy, nothing waits to be settled.
-    Copy propose(int limit, Token* out, double* chances) {
-        waiting_ = policy_->propose(sources(), limit, out, chances);
+    // At most `limit` drafts, at most as many as fit `out` and `saved`. With no copy, nothing waits to be settled.
+    Copy propose(int limit, Token* out, double* saved, const Outlook& outlook) {
+        waiting_ = policy_->propose(sources(), limit, out, saved, outlook);
         return waiting_;
     }
 

@@ -16,7 +16,7 @@ class WindowPolicy final : public Policy {
     explicit WindowPolicy(const LookupSettings& settings)
         : min_match_(settings.min_match), window_(settings.max_drafts, settings.miss_backoff) {}
 
-    Copy propose(const Sources& sources, int limit, Token* out, double*) override {
+    Copy propose(const Sources& sources, int limit, Token* out, double*, const Outlook&) override {
         if (window_.skip_round()) return {};
         limit = std::min(limit, window_.size());
         if (limit == 0) return {};
