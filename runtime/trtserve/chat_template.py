@@ -31,6 +31,10 @@ class ChatTemplateError(Exception):
     """A chat template that does not compile, or messages it cannot render. The message is meant for the client."""
 
 
+class RenderedTooLongError(ChatTemplateError):
+    """A rendering that no context holds."""
+
+
 class _GenerationBlock(Extension):
     tags = {"generation"}  # noqa: RUF012 - jinja declares it as an instance variable
 
@@ -102,7 +106,7 @@ class ChatTemplate:
         for part in self._template.generate(context):
             size += len(part)
             if size > MAX_RENDERED_CHARS:
-                raise ChatTemplateError(f"the rendered prompt has more than {MAX_RENDERED_CHARS} characters")
+                raise RenderedTooLongError(f"the rendered prompt has more than {MAX_RENDERED_CHARS} characters")
             parts.append(part)
         return "".join(parts)
 

@@ -17,12 +17,12 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from trtserve.chat_template import ChatTemplate, ChatTemplateError
+from trtserve.chat_template import ChatTemplate, ChatTemplateError, RenderedTooLongError
 from trtserve.engine_dir import TEMPLATE_NAME, TOKENIZER_DIR, TOKENIZER_NAME, EngineDirError, TokenizerRecord
 from trtserve.token_bound import TokenBound
 from trtserve.token_bytes import PieceDecoder, piece_decoder
 
-__all__ = ["ChatTemplateError", "StreamDecoder", "Tokenizer", "TooManyTokensError"]
+__all__ = ["ChatTemplateError", "RenderedTooLongError", "StreamDecoder", "Tokenizer", "TooManyTokensError"]
 
 #: Characters from which a text is encoded without Python's lock. A megabyte takes about a second, in which no other
 #: thread would run; for a short text the way round costs more than it saves.

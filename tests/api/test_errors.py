@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from trtserve.api.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from trtserve.engine.protocol import EngineClosedError, EngineError, RequestError
 from trtserve.sampling import SamplingParams
+from trtserve.tokenizer import RenderedTooLongError
 
 from .conftest import Serve, Served
 
@@ -192,6 +193,25 @@ def test_of_several_prompts_the_first_too_long_one_ends_the_work(serve: Serve) -
     # The number of choices is known before anything is encoded.
     error = error_of(served.post("/v1/completions", json={"prompt": ["x" * 602] * 20}))
     assert error["param"] == "n" and served.codec.longest == 600
+
+
+def test_more_tokens_than_the_context_holds_are_no_text_of_this_model(shared: Served) -> None:
+    assert shared.post("/detokenize", json={"tokens": [65] * 512}).json() == {"prompt": "A" * 512}
+    error = error_of(shared.post("/detokenize", json={"tokens": [-1] * 513}))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "tokens") and "513" in error["message"]
+
+
+def test_a_rendering_that_no_context_holds_is_too_long_and_no_fault_of_the_template(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve()
+
+    def refuse(*args: Any, **options: Any) -> str:
+        raise RenderedTooLongError("the rendered prompt has more than 5 characters")
+
+    monkeypatch.setattr(served.codec, "apply_chat_template", refuse)
+    error = error_of(served.post(CHAT, json={"messages": SAY}))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
 
 
 def test_a_prediction_is_encoded_as_far_as_an_output_can_reach(serve: Serve) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from trtserve.api.context import ServerContext
 from trtserve.api.errors import ApiError, invalid
 from trtserve.api.schema import ChatBody, CompletionBody, Message, TokenizeBody
-from trtserve.tokenizer import ChatTemplateError, TooManyTokensError
+from trtserve.tokenizer import ChatTemplateError, RenderedTooLongError, TooManyTokensError
 
 #: Names that have a field of their own, or none.
 _NOT_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
@@ -57,7 +57,8 @@ def chat_tokens(context: ServerContext, body: ChatBody | TokenizeBody) -> list[i
             **variables,
         )
     except ChatTemplateError as e:
-        raise invalid(str(e), "messages", "chat_template_error") from e
+        code = "context_length_exceeded" if isinstance(e, RenderedTooLongError) else "chat_template_error"
+        raise invalid(str(e), "messages", code) from e
     except RecursionError:
         raise invalid("the messages or tools are nested too deeply", "messages", "chat_template_error") from None
     # The template writes its own BOS.

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from trtserve.api.body import body_docs, read_body
 from trtserve.api.context import ServerContext, context_of, tenant_of
-from trtserve.api.errors import json_response
+from trtserve.api.errors import invalid, json_response
 from trtserve.api.prompts import chat_tokens, check_vocabulary, text_tokens
 from trtserve.api.schema import DetokenizeBody, TokenizeBody
 
@@ -42,6 +42,13 @@ async def detokenize(request: Request) -> Response:
     context = context_of(request)
     body = await read_body(request, DetokenizeBody)
     context.check_model(body.model)
+    if len(body.tokens) > context.max_context:
+        raise invalid(
+            f"This model's context is {context.max_context} tokens and {len(body.tokens)} are given; "
+            f"allowed: up to {context.max_context}",
+            "tokens",
+            "context_length_exceeded",
+        )
     check_vocabulary(context, body.tokens, "tokens")
     text = await to_thread.run_sync(partial(context.codec.decode, body.tokens, skip_special=False))
     return json_response({"prompt": text})
