@@ -62,7 +62,13 @@ def test_sampling_options_out_of_range_are_one_line(engine: Path, options: list[
 
 
 @pytest.mark.parametrize(
-    "options", [["--served-model-name", ""], ["--served-model-name", "a\udcff"], ["--drain-timeout", "nan"]]
+    "options",
+    [
+        ["--served-model-name", ""],
+        ["--served-model-name", "a\udcff"],
+        ["--drain-timeout", "nan"],
+        ["--stall-timeout", "nan"],
+    ],
 )
 def test_serving_options_that_mean_nothing_are_refused(engine: Path, options: list[object]) -> None:
     code, _, error = run(engine, *options)

@@ -62,7 +62,7 @@ def test_hanging_up_before_the_body_is_complete_submits_nothing(serve: Serve, ca
 
 
 def test_a_body_that_stops_coming_is_given_up(serve: Serve) -> None:
-    served = serve(body_timeout=0.2)
+    served = serve(stall_timeout=0.2)
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall(

@@ -96,7 +96,7 @@ async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
             code="unsupported_media_type",
         )
     config = context_of(request).config
-    body = await _read(request, config.max_body_bytes, config.body_timeout)
+    body = await _read(request, config.max_body_bytes, config.stall_timeout)
     if len(body) < _LARGE:
         return _checked(body, schema)
     return await to_thread.run_sync(_checked, body, schema)

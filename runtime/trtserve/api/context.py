@@ -48,8 +48,14 @@ class ApiConfig:
     served_names: tuple[str, ...] = ()
     """Names the model answers to, the first one shown; empty: the manifest's name."""
     max_body_bytes: int = 32 << 20
-    body_timeout: float = 60.0
-    """Seconds without a byte of a request's body after which the request is given up."""
+    stall_timeout: float = 60.0
+    """Seconds that a client may keep the server waiting: for a whole request head, for more of a body, and for reading
+    on in an answer."""
+    keep_alive: float = 75.0
+    """Seconds that a connection may be idle between two requests. Proxies keep theirs for up to 60, and one that sends
+    a request into a connection just closed must tell its client of a failure."""
+    max_head_bytes: int = 1 << 16
+    """Bytes of an incomplete request head, the request line and headers, after which it is refused."""
     max_choices: int | None = None
     """Most choices (prompts times n) of one request: what slots and queue can hold together."""
     metrics_need_auth: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from types import FrameType
 import uvicorn
 
 from trtserve.api.app import create_app
+from trtserve.api.connection import ConnectionConfig
 from trtserve.api.context import ServerContext
 
 #: Seconds, after the last generation ended, for the last bytes to leave.
@@ -47,6 +49,14 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
+def allow_many_connections() -> None:
+    """Let the process open as many files as it may at most. Every connection is one, and many shells allow 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A system can refuse its own maximum.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class ApiServer(uvicorn.Server):
     """Serves a context's engine until a signal.
 
@@ -59,8 +69,11 @@ class ApiServer(uvicorn.Server):
         self, context: ServerContext, *, drain_timeout: float = 30.0, on_ready: Callable[[], None] | None = None
     ) -> None:
         """``on_ready`` is called once, when connections are answered and signals handled."""
-        config = uvicorn.Config(
+        config = ConnectionConfig(
             create_app(context),
+            stall_timeout=context.config.stall_timeout,
+            timeout_keep_alive=context.config.keep_alive,
+            h11_max_incomplete_event_size=context.config.max_head_bytes,
             # Its own start and stop messages add nothing, and its access log would show queries.
             log_level="warning",
             access_log=False,

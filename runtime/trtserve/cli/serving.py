@@ -14,7 +14,7 @@ import click
 from trtserve import engine_dir as engine_dirs
 from trtserve.api.auth import OpenAccess, TokenAuth
 from trtserve.api.context import ApiConfig, ServerContext
-from trtserve.api.server import ApiServer, listen
+from trtserve.api.server import ApiServer, allow_many_connections, listen
 from trtserve.api.version import version
 from trtserve.cli.failures import CommandError, friendly
 from trtserve.cli.options import engine_options, integer_range, option, overrides_of
@@ -101,6 +101,25 @@ def banner(context: ServerContext, speculative: Speculative, overrides: Override
 )
 @option("--max-body-mb", type=click.IntRange(1, 1024), default=32, help="largest request body, in MiB")
 @option(
+    "--stall-timeout",
+    type=click.FloatRange(0, 86400, min_open=True),
+    default=ApiConfig.stall_timeout,
+    help="seconds that a client may keep the server waiting for a request's head, for more of its body, or for reading "
+    "on in its answer",
+)
+@option(
+    "--timeout-keep-alive",
+    type=click.FloatRange(0, 86400),
+    default=ApiConfig.keep_alive,
+    help="seconds that a connection may be idle between two requests; more than a proxy before it keeps its own",
+)
+@option(
+    "--h11-max-incomplete-event-size",
+    type=click.IntRange(1024, 1 << 26),
+    default=ApiConfig.max_head_bytes,
+    help="bytes of a request's line and headers to wait for before they are refused",
+)
+@option(
     "--drain-timeout",
     type=click.FloatRange(0, 86400),
     default=30.0,
@@ -125,6 +144,9 @@ def serve(
     metrics_auth: bool,
     max_queue: int,
     max_body_mb: int,
+    stall_timeout: float,
+    timeout_keep_alive: float,
+    h11_max_incomplete_event_size: int,
     drain_timeout: float,
     record_traces: Path | None,
     record_tenant: tuple[str, ...],
@@ -141,8 +163,13 @@ def serve(
         raise click.UsageError("--auth-tokens-file does nothing without --require-auth; give both or neither")
     if not all(name and name.isprintable() for name in served_model_name):
         raise click.UsageError("--served-model-name must be printable text; no client could ask for anything else")
-    if math.isnan(drain_timeout):
-        raise click.UsageError("--drain-timeout is nan; allowed: 0 to 86400 seconds")
+    for name, seconds in (
+        ("--drain-timeout", drain_timeout),
+        ("--stall-timeout", stall_timeout),
+        ("--timeout-keep-alive", timeout_keep_alive),
+    ):
+        if math.isnan(seconds):
+            raise click.UsageError(f"{name} is nan; allowed: 0 to 86400 seconds")
     if metrics_auth and not require_auth:
         raise click.UsageError("--metrics-auth needs --require-auth")
     if (record_traces is None) != (not record_tenant):
@@ -156,6 +183,7 @@ def serve(
         overrides = overrides_of({**values, "max_queue": max_queue})
         auth = TokenAuth(auth_tokens_file) if auth_tokens_file else OpenAccess()
         # What can be wrong is found in the order of its cost: the address, the settings, then the model.
+        allow_many_connections()
         sock = listen(host, port)
         manifest = engine_dirs.read(engine_dir)
         speculative = overrides.speculative(manifest)
@@ -166,6 +194,9 @@ def serve(
             config = ApiConfig(
                 served_names=served_model_name,
                 max_body_bytes=max_body_mb << 20,
+                stall_timeout=stall_timeout,
+                keep_alive=timeout_keep_alive,
+                max_head_bytes=h11_max_incomplete_event_size,
                 max_choices=max_queue + manifest.limits.max_batch_size,
                 metrics_need_auth=metrics_auth,
             )
