@@ -15,9 +15,8 @@ from trtbuild.draft_model import open_draft
 from trtbuild.errors import BuildError, OutputError, RecipeError
 from trtbuild.progress import Progress
 from trtbuild.recipe import LoadedRecipe, Recipe
-from trtbuild.triton.deployment import RECIPE_NAME
 from trtserve import engine_dir
-from trtserve.engine_dir import Choice, EngineDirError, Manifest
+from trtserve.engine_dir import RECIPE_NAME, Choice, EngineDirError, Manifest
 from trtserve.model_config import DecoderConfig
 from trtserve.settings import plan_tiers
 
@@ -56,7 +55,8 @@ class Prepared:
 class Outcome:
     """What ``build`` did."""
 
-    status: Literal["built", "up_to_date"]
+    status: Literal["built", "updated", "up_to_date"]
+    """``updated``: the recipe says something else that no build depends on, and the engine was told."""
     manifest: Manifest
     seconds: float
 
@@ -75,7 +75,9 @@ def find_current(loaded: LoadedRecipe, out: Path) -> Manifest | None:
     path = resolve(loaded.recipe.model.checkpoint, loaded.path.parent)
     if not path.is_file() or not inputs.is_unchanged(path, known.files[0]):
         return None
-    return _current(out, inputs.digest_inputs(loaded.recipe, (path,), known.checkpoint, known, Progress()).digest)
+    decisive = targets.get(loaded.recipe.target).decisive(loaded.recipe)
+    manifest = _current(out, inputs.digest_inputs(decisive, (path,), known.checkpoint, known, Progress()).digest)
+    return manifest if _says(out, loaded.recipe) else None
 
 
 def prepare(loaded: LoadedRecipe, memory_bytes: int | None = None) -> Prepared:
@@ -133,9 +135,14 @@ def build(
             # With force nothing is taken on trust, the recorded digests neither.
             known = None if force else inputs.read_inputs(out)
             built_from = _digest(prepared, known, progress)
-            if not force and (manifest := _current(out, built_from.digest)) is not None:
+            manifest = None if force else _current(out, built_from.digest)
+            if manifest is not None and _says(out, prepared.recipe):
                 return Outcome("up_to_date", manifest, time.monotonic() - begin)
             output_dir.require_replaceable(out, force=force)
+            if manifest is not None:
+                with output_dir.replacing(out) as directory:
+                    manifest = _update_in(directory, out, manifest, prepared.recipe, built_from)
+                return Outcome("updated", manifest, time.monotonic() - begin)
             prepared.require_fit()
             with output_dir.replacing(out) as directory:
                 manifest = _build_in(directory, prepared, built_from, measure, progress)
@@ -150,9 +157,8 @@ def _digest(prepared: Prepared, known: inputs.Inputs | None, progress: Progress)
     if (draft := prepared.draft) is not None:
         about = {**about, "draft_model": draft.checkpoint.describe()}
         draft_files = draft.checkpoint.files
-    return inputs.digest_inputs(
-        prepared.recipe, prepared.checkpoint.files, about, known, progress, draft_files=draft_files
-    )
+    decisive = targets.get(prepared.recipe.target).decisive(prepared.recipe)
+    return inputs.digest_inputs(decisive, prepared.checkpoint.files, about, known, progress, draft_files=draft_files)
 
 
 def _build_in(
@@ -161,8 +167,7 @@ def _build_in(
     recipe, target = prepared.recipe, targets.get(prepared.recipe.target)
     given = targets.BuildInput(recipe, prepared.config, prepared.checkpoint, prepared.draft)
     output = target.build(given, directory, progress)
-    (directory / RECIPE_NAME).write_text(recipe.to_yaml(), encoding="utf-8")
-    inputs.write_inputs(directory, built_from)
+    _write_account(directory, recipe, built_from)
     manifest = Manifest(
         name=recipe.name,
         target=target.name,
@@ -181,6 +186,29 @@ def _build_in(
     if measure:
         manifest = _with_cost_curve(directory, manifest, prepared, progress)
     return engine_dir.write(directory, manifest)
+
+
+def _write_account(directory: Path, recipe: Recipe, built_from: inputs.Inputs) -> None:
+    """Write what an engine says of its origin."""
+    (directory / RECIPE_NAME).write_text(recipe.to_yaml(), encoding="utf-8")
+    inputs.write_inputs(directory, built_from)
+
+
+def _update_in(directory: Path, out: Path, manifest: Manifest, recipe: Recipe, built_from: inputs.Inputs) -> Manifest:
+    """Make the engine of ``out`` anew in ``directory`` with another account of itself and the same files."""
+    same = {name: record for name, record in manifest.files.items() if name not in (RECIPE_NAME, inputs.INPUTS_NAME)}
+    output_dir.link(out, directory, same)
+    _write_account(directory, recipe, built_from)
+    changes = {"name": recipe.name, "speculative": recipe.runtime_speculative}
+    return engine_dir.write(directory, manifest.model_copy(update=changes), unchanged=same)
+
+
+def _says(out: Path, recipe: Recipe) -> bool:
+    """Whether the engine of ``out`` has this recipe written down."""
+    try:
+        return (out / RECIPE_NAME).read_text(encoding="utf-8") == recipe.to_yaml()
+    except (OSError, ValueError):
+        return False
 
 
 def _with_cost_curve(directory: Path, manifest: Manifest, prepared: Prepared, progress: Progress) -> Manifest:

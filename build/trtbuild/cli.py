@@ -200,6 +200,8 @@ def _say_outcome(report: dict[str, Any], outcome: Outcome, as_json: bool) -> Non
         click.echo(json.dumps({**report, **details}, indent=1))
     elif outcome.status == "up_to_date":
         click.echo(f"{out}: nothing to do; recipe and checkpoint are what it was built from")
+    elif outcome.status == "updated":
+        click.echo(f"{out}: updated; what the recipe changed decides no build, and the engine's files are as they were")
     else:
         click.echo(f"{out}: built in {outcome.seconds:.1f} s; serve it with: trtserve {out}")
 

@@ -10,12 +10,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trtbuild import __version__
 from trtbuild.progress import Progress
-from trtbuild.recipe import Recipe
 from trtserve import engine_dir
 
 INPUTS_NAME = "inputs.json"
@@ -44,14 +44,15 @@ class Inputs(BaseModel):
 
 
 def digest_inputs(
-    recipe: Recipe,
+    decisive: dict[str, Any],
     files: Sequence[Path],
     about: dict[str, object],
     known: Inputs | None,
     progress: Progress,
     draft_files: Sequence[Path] = (),
 ) -> Inputs:
-    """Hash what decides the build: the resolved recipe, the checkpoint's bytes, this builder's version.
+    """Hash what decides the build: a recipe's values that do (``Target.decisive``), the checkpoint's bytes, this
+    builder's version.
 
     ``draft_files``: those of the draft model's checkpoint, recorded under ``draft_model/``. ``known`` is an earlier
     record whose digests hold for files of the same name, size and modification time.
@@ -67,13 +68,13 @@ def digest_inputs(
             digest = seen.sha256 if seen and is_unchanged(path, seen) else engine_dir.sha256_file(path)
             records.append(InputFile(name=name, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest))
             advance(stat.st_size)
-    decisive = {
+    everything = {
         "trtlookup": __version__,
         "manifest": engine_dir.SCHEMA_VERSION,
-        "recipe": recipe.resolved(),
+        "recipe": decisive,
         "checkpoint": [[f.name, f.sha256] for f in records],
     }
-    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
     return Inputs(digest=digest, checkpoint=about, files=tuple(records))
 
 

@@ -15,7 +15,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -110,6 +110,18 @@ def replacing(out: Path) -> Iterator[Path]:
         _sync(out.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after an exchange this is the engine that was replaced
+
+
+def link(source: Path, directory: Path, names: Iterable[str]) -> None:
+    """Give ``directory`` files of ``source``, by their relative names: as links where the file system has them. They
+    must not be written to afterwards."""
+    for name in names:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source / name, path)
+        except OSError:
+            shutil.copy2(source / name, path)
 
 
 def _sibling(out: Path, kind: str) -> Path:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from trtserve.settings import Limits, Speculative, Tier
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "engine.json"
+RECIPE_NAME = "recipe.yaml"
 WEIGHTS_NAME = "weights.safetensors"
 TOKENIZER_DIR = "tokenizer"
 TOKENIZER_NAME = "tokenizer.json"
@@ -119,7 +121,8 @@ class Manifest(_Record):
     speculative: Speculative
     tiers: tuple[Tier, ...]
     inputs_digest: str
-    """SHA-256 over the resolved recipe and the checkpoint's bytes: equal digests mean there is nothing to build."""
+    """SHA-256 over what of the recipe decides the build and the checkpoint's bytes: equal digests mean there is nothing
+    to build."""
     weights_digest: str
     """SHA-256 of the weights as built; with the tokenizer's digest it partitions the shared cache."""
     tokenizer_digest: str
@@ -154,18 +157,22 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def record_files(directory: Path) -> dict[str, FileRecord]:
-    """Every file below ``directory`` except the manifest, by its POSIX path relative to it."""
-    return {
-        path.relative_to(directory).as_posix(): FileRecord(sha256=sha256_file(path), bytes=path.stat().st_size)
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path != directory / MANIFEST_NAME
-    }
+def record_files(directory: Path, unchanged: Mapping[str, FileRecord] | None = None) -> dict[str, FileRecord]:
+    """Every file below ``directory`` except the manifest, by its POSIX path relative to it. Those of which
+    ``unchanged`` has the record are not read."""
+    records = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and path != directory / MANIFEST_NAME:
+            name = path.relative_to(directory).as_posix()
+            known = (unchanged or {}).get(name)
+            records[name] = known or FileRecord(sha256=sha256_file(path), bytes=path.stat().st_size)
+    return records
 
 
-def write(directory: Path, manifest: Manifest) -> Manifest:
-    """Record the directory's files and write the manifest, durably. Call it last. Returns what was written."""
-    manifest = manifest.model_copy(update={"files": record_files(directory)})
+def write(directory: Path, manifest: Manifest, *, unchanged: Mapping[str, FileRecord] | None = None) -> Manifest:
+    """Record the directory's files and write the manifest, durably. Call it last. Returns what was written.
+    ``unchanged`` as for ``record_files``."""
+    manifest = manifest.model_copy(update={"files": record_files(directory, unchanged)})
     raw = json.loads(manifest.model_dump_json())
     path = directory / MANIFEST_NAME
     partial = path.with_suffix(".json.partial")

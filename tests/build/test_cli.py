@@ -136,6 +136,85 @@ def test_what_makes_an_engine_stale(workspace: Path, capsys: pytest.CaptureFixtu
     engine_dir.load(Path("e"))
 
 
+#: What a recipe may say otherwise without another build, and the manifest's value of it, if there is one.
+SERVING = [
+    ("name=other", lambda m: m.name == "other"),
+    ("triton.max_queue=9", lambda m: m.name == "tiny"),
+    ("speculative.prompt_lookup.ngram=7", lambda m: m.speculative.prompt_lookup.ngram == 7),
+    ("speculative.prompt_lookup.policy=window", lambda m: m.speculative.prompt_lookup.policy == "window"),
+    ("speculative.prompt_lookup.shared_cache.mb=5", lambda m: m.speculative.prompt_lookup.shared_cache.mb == 5),
+    # More sequences than there are slots have no tier of their own.
+    ("speculative.prompt_lookup.max_seqs=100", lambda m: m.speculative.prompt_lookup.max_seqs == 100),
+]
+
+
+@pytest.mark.parametrize(("setting", "told"), SERVING)
+def test_what_decides_no_build_is_only_written_down(
+    workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, setting: str, told: Any
+) -> None:
+    args = ("tiny.yaml", "-o", "e")
+    before = run_json(capsys, *args)[1]
+    built = engine_dir.load(Path("e"))
+    files = stamp(workspace / "e")
+    with monkeypatch.context() as patched:
+        patched.setattr(TorchTarget, "build", None)
+        code, report = run_json(capsys, *args, "--set", setting)
+        assert (code, report["status"]) == (0, "updated")
+        assert (report["inputs_digest"], report["measured"]) == (before["inputs_digest"], True)
+        manifest = engine_dir.load(Path("e"))
+        assert told(manifest) and manifest.cost_curve == built.cost_curve
+        assert manifest.model_key == built.model_key
+        wanted = load_recipe(Path("tiny.yaml"), [setting]).recipe
+        assert load_recipe(Path("e/recipe.yaml")).recipe.resolved() == wanted.resolved()
+        # The files themselves are those that were there, and a second time there is nothing to do.
+        after = stamp(workspace / "e")
+        assert {name for name in files if files[name] != after[name]} == {"engine.json", "inputs.json", "recipe.yaml"}
+        assert run_json(capsys, *args, "--set", setting)[1]["status"] == "up_to_date"
+        assert "updated; what the recipe changed decides no build" in run(capsys, *args)[1]
+    assert run_json(capsys, *args)[1]["status"] == "up_to_date"
+    assert engine_dir.load(Path("e")).model_dump(exclude={"files"}) == built.model_dump(exclude={"files"})
+    assert [p.name for p in workspace.iterdir() if p.name.startswith(".e")] == []
+
+
+def test_a_checkpoint_that_moved_is_no_other(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ("tiny.yaml", "--no-measure", "-o", "e")
+    run_json(capsys, *args)
+    Path("tiny-llama").rename("moved")
+    assert run_json(capsys, *args, "--set", "model.checkpoint=moved")[1]["status"] == "updated"
+    assert "moved" in Path("e/inputs.json").read_text()
+    engine_dir.load(Path("e"))
+
+
+def test_an_update_spares_foreign_files_and_works_without_links(
+    workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = ("tiny.yaml", "--no-measure", "-o", "e")
+    run_json(capsys, *args)
+    Path("e/mine").touch()
+    code, report = run_json(capsys, *args, "--set", "name=other")
+    assert (code, report["status"]) == (6, "error") and Path("e/mine").exists()
+    Path("e/mine").unlink()
+
+    def no_links(*args: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert run_json(capsys, *args, "--set", "name=other")[1]["status"] == "updated"
+    assert engine_dir.load(Path("e")).name == "other"
+
+
+def test_tensorrt_llm_keeps_settings_in_files_of_its_own() -> None:
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes" / "smollm2-135m.yaml").recipe
+    lookup = recipe.speculative.prompt_lookup
+    assert lookup is not None
+    other = recipe.speculative.model_copy(update={"prompt_lookup": lookup.model_copy(update={"ngram": 7})})
+    told = recipe.model_copy(update={"speculative": other})
+    for name in targets.names():
+        target = targets.get(name)
+        assert target.decisive(recipe.model_copy(update={"name": "x"})) == target.decisive(recipe)
+        assert (target.decisive(told) == target.decisive(recipe)) == (name != "tensorrt_llm")
+
+
 def test_builds_of_the_same_inputs_have_the_same_bytes(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         run_json(capsys, "tiny.yaml", "--no-measure", "-o", name)

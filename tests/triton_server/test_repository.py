@@ -206,7 +206,7 @@ def test_a_recipe_that_trtbuild_did_not_write_is_refused(
 def test_a_tensorrt_engine_computes_on_gpus_alone(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     retarget(engine, "tensorrt", {"target": "tensorrt"})
     assert run(["triton", str(engine), "-o", str(engine.parent / "models"), "--kind", "cpu"]) == 2
-    assert "--kind cpu: target tensorrt computes on GPUs; allowed: auto, gpu" in capsys.readouterr().err
+    assert "--kind: given cpu, but target tensorrt computes on GPUs; allowed: auto, gpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("setting", ["threads=4", "device=cuda:1", "exact_verify=true", "cost_curve=gpu-modelled"])
@@ -238,7 +238,7 @@ def test_a_tensorrt_engine_is_on_the_first_gpu(engine: Path) -> None:
         (("--instances", "0"), "1<=x<=128"),
         (("--model-version", "0"), "1<=x<=2147483647"),
         (("--kind", "tpu"), "'auto', 'cpu', 'gpu'"),
-        (("--kind", "cpu", "--gpus", "0"), "is given with --kind cpu; allowed: one of the two"),
+        (("--kind", "cpu", "--gpus", "0"), "--gpus: is given with kind cpu; allowed: no gpus, or kind auto or gpu"),
     ],
 )
 def test_refusals(engine: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str) -> None:

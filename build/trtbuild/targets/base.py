@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trtserve.engine_dir import Choice, CostCurve, DraftModelRecord, TokenizerRecord
 from trtserve.engine_dir import Target as TargetName
 from trtserve.model_config import DecoderConfig
+from trtserve.settings import plan_tiers
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -54,6 +55,11 @@ class BuildOutput:
     target_info: dict[str, Any] = field(default_factory=dict)
 
 
+def undeployed(recipe: Recipe) -> dict[str, Any]:
+    """A resolved recipe without what no build ever reads: the engine's name, and the section ``triton``."""
+    return {key: value for key, value in recipe.resolved().items() if key not in ("name", "triton")}
+
+
 class Target(ABC):
     """One target. Stateless: what differs between builds comes in as arguments."""
 
@@ -77,6 +83,17 @@ class Target(ABC):
     def choices(self, recipe: Recipe, config: DecoderConfig) -> Mapping[str, Choice]:
         """What a build of this model will choose, by name: ``trtbuild --plan`` says it, the manifest keeps it."""
         return {}
+
+    def decisive(self, recipe: Recipe) -> dict[str, Any]:
+        """What of a resolved recipe decides the build. Recipes that are equal in it, for checkpoints of equal bytes,
+        make the same engine; what else they say is only written down in it: its name, how it is deployed, and the
+        settings of prompt lookup that serving takes as its defaults. Those that need rows are in the tiers."""
+        resolved = undeployed(recipe)
+        for model in ("model", "draft_model"):
+            resolved.get(model, {}).pop("checkpoint", None)  # where it lies: its bytes are hashed
+        del resolved["speculative"]["prompt_lookup"]
+        tiers = plan_tiers(recipe.limits, recipe.speculative)
+        return {**resolved, "tiers": [tier.model_dump(mode="json") for tier in tiers]}
 
     @abstractmethod
     def build(self, inputs: BuildInput, out: Path, progress: Progress) -> BuildOutput:

@@ -22,7 +22,7 @@ from trtbuild.errors import BuildError
 from trtbuild.progress import Progress
 from trtbuild.recipe import Recipe
 from trtbuild.section import Section
-from trtbuild.targets.base import BuildInput, BuildOutput, Target
+from trtbuild.targets.base import BuildInput, BuildOutput, Target, undeployed
 from trtserve import engine_dir
 from trtserve.engine.tensorrt_llm.recorded import (
     ENGINE_NAME,
@@ -184,6 +184,10 @@ class TensorRTLLMTarget(Target):
         from trtserve.executor.tensorrt_cuda import free_memory
 
         return free_memory()
+
+    def decisive(self, recipe: Recipe) -> dict[str, Any]:
+        """All that its files hold: the checkpoint's path and every setting of prompt lookup are in them."""
+        return undeployed(recipe)
 
     def build(self, inputs: BuildInput, out: Path, progress: Progress) -> BuildOutput:
         recipe, options = inputs.recipe, inputs.recipe.options(TensorRTLLMOptions)

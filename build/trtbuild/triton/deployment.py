@@ -14,11 +14,10 @@ import yaml
 from pydantic import Field, ValidationError
 
 from trtbuild.section import NAME_PATTERN, Section
-from trtserve.engine_dir import EngineDirError
+from trtserve.engine_dir import RECIPE_NAME, EngineDirError
 from trtserve.executor.base import MAX_THREADS
 from trtserve.overrides import DEFAULT_QUEUE, MAX_QUEUE
 
-RECIPE_NAME = "recipe.yaml"
 #: The name that clients of TensorRT-LLM's Triton model ask for.
 DEFAULT_MODEL_NAME = "tensorrt_llm"
 MAX_INSTANCES = 128
