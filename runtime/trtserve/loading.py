@@ -47,6 +47,8 @@ def load_engine(
     path = Path(directory)
     manifest = engine_dir.load(path)
     speculative = overrides.speculative(manifest)
+    for name in overrides.without_effect(speculative):
+        _log.warning("%s does nothing with policy adaptive; it is for policy window", name)
     tokenizer = Tokenizer.load(path, manifest.tokenizer)
     if manifest.target == "tensorrt_llm":
         from trtserve.engine.tensorrt_llm import open_engine
@@ -148,6 +150,10 @@ def load_executor(path: Path, manifest: Manifest, overrides: Overrides) -> Execu
         from trtserve.executor.tensorrt import TensorRTExecutor
 
         kept = directory_of(overrides.kernel_cache)
+        if overrides.kernel_cache is not None and kept is not None and not TensorRTExecutor.compiles(manifest):
+            raise OverrideError(
+                "kernel_cache does not apply to a plan of full TensorRT, which is compiled; allowed: off"
+            )
         return TensorRTExecutor.load(
             path, manifest, device=_cuda_index(device), threads=overrides.threads, kernel_cache=kept
         )

@@ -84,6 +84,7 @@ class Overrides(BaseModel):
             self._check_tensorrt_llm()
         built = manifest.speculative
         lookup = self._lookup(built.prompt_lookup)
+        self._check_used(lookup, manifest)
         if self.hermetic and lookup is not None and lookup.shared_cache.mb:
             if self.prompt_lookup_shared_cache_mb:
                 raise OverrideError("hermetic refuses the shared cache, but prompt_lookup_shared_cache_mb asks for it")
@@ -104,6 +105,30 @@ class Overrides(BaseModel):
                 raise OverrideError(f"{name} does not apply to target tensorrt_llm: {why}")
         if self.exact_verify:
             raise OverrideError("exact_verify is not offered on target tensorrt_llm; allowed: false")
+
+    def _check_used(self, lookup: PromptLookup | None, manifest: Manifest) -> None:
+        if self.kernel_cache not in (None, "off") and manifest.target != "tensorrt":
+            raise OverrideError(
+                f"kernel_cache does not apply to target {manifest.target}: only TensorRT-RTX compiles where it serves; "
+                "allowed: off, or target tensorrt"
+            )
+        if self.cost_curve is not None and (lookup is None or lookup.policy != "adaptive"):
+            raise OverrideError(
+                "cost_curve does nothing without prompt lookup of policy adaptive, which weighs with it"
+            )
+        if self.prompt_lookup_shared_cache_scopes is not None and lookup is not None and not lookup.shared_cache.mb:
+            raise OverrideError(
+                "prompt_lookup_shared_cache_scopes does nothing without a shared cache; set "
+                "prompt_lookup_shared_cache_mb, 1 or more"
+            )
+
+    def without_effect(self, speculative: Speculative) -> list[str]:
+        """The overrides of lookup that the policy served with does not obey, by name."""
+        lookup = speculative.prompt_lookup
+        if lookup is None or lookup.policy != "adaptive":
+            return []
+        names = ("prompt_lookup_min_match", "prompt_lookup_miss_backoff")
+        return [name for name in names if getattr(self, name) is not None]
 
     def _check_snapshot(self, lookup: PromptLookup | None, manifest: Manifest) -> None:
         if self.shared_cache_path is None:

@@ -53,6 +53,10 @@ def test_lookup_off(manifest: Manifest) -> None:
             "lookup is off, but prompt_lookup_shared_cache_mb needs it",
         ),
         ({"hermetic": True, "prompt_lookup_shared_cache_mb": 8}, "hermetic refuses the shared cache"),
+        ({"kernel_cache": "somewhere"}, "kernel_cache does not apply to target torch: .*allowed: off"),
+        ({"cost_curve": "gpu-modelled", "prompt_lookup_decoding": False}, "cost_curve does nothing without"),
+        ({"cost_curve": "gpu-modelled", "prompt_lookup_policy": "window"}, "cost_curve does nothing without"),
+        ({"prompt_lookup_shared_cache_scopes": 2}, "shared_cache_scopes does nothing without a shared cache"),
         ({"prompt_lookup_max_draft": 4}, "prompt_lookup_max_draft is not an override; allowed: device, threads"),
         ({"threads": 0}, "threads: .*greater than or equal to 1, not 0"),
         ({"threads": "2", "max_queue": -1}, "threads: .*; max_queue: "),
@@ -61,6 +65,22 @@ def test_lookup_off(manifest: Manifest) -> None:
 def test_refusals(manifest: Manifest, given: dict[str, object], message: str) -> None:
     with pytest.raises(OverrideError, match=message):
         Overrides.parse(given).speculative(manifest)
+
+
+def test_what_says_nothing_new_is_no_fault(manifest: Manifest) -> None:
+    assert Overrides.parse({"kernel_cache": "off"}).speculative(manifest) == manifest.speculative
+    on_gpus = manifest.model_copy(update={"target": "tensorrt"})
+    assert Overrides.parse({"kernel_cache": "somewhere"}).speculative(on_gpus) == manifest.speculative
+
+
+def test_settings_of_another_policy_are_named(manifest: Manifest) -> None:
+    given = {"prompt_lookup_min_match": 9, "prompt_lookup_miss_backoff": 0, "prompt_lookup_ngram": 3}
+    adaptive, window = (Overrides.parse({**given, "prompt_lookup_policy": policy}) for policy in ("adaptive", "window"))
+    unused = ["prompt_lookup_min_match", "prompt_lookup_miss_backoff"]
+    assert adaptive.without_effect(adaptive.speculative(manifest)) == unused
+    assert window.without_effect(window.speculative(manifest)) == []
+    off = Overrides.parse({"prompt_lookup_decoding": False})
+    assert off.without_effect(off.speculative(manifest)) == []
 
 
 def test_max_seqs_beyond_the_slots_is_all_of_them() -> None:

@@ -13,7 +13,7 @@ from trtserve.executor import tensorrt_cuda
 from trtserve.executor.tensorrt import TensorRTExecutor
 from trtserve.overrides import OverrideError, Overrides
 
-from .test_cuda_session import manifest_of
+from .test_cuda_session import info_of, manifest_of
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,15 @@ def test_the_setting_names_the_directory(
     given = setting if setting in (None, "off") else str(tmp_path / setting)
     loading.load_executor(tmp_path, manifest_of(), Overrides(kernel_cache=given, device="cuda:1", threads=3))
     assert seen == {"device": 1, "threads": 3, "kernel_cache": None if kept is None else tmp_path / kept}
+
+
+def test_full_tensorrt_has_no_kernels_to_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(TensorRTExecutor, "load", lambda path, manifest, **given: None)
+    manifest = manifest_of(target_info=info_of(runtime="tensorrt").model_dump(mode="json"))
+    with pytest.raises(OverrideError, match="full TensorRT"):
+        loading.load_executor(tmp_path, manifest, Overrides(kernel_cache=str(tmp_path)))
+    for setting in (None, "off"):
+        loading.load_executor(tmp_path, manifest, Overrides(kernel_cache=setting))
 
 
 def test_kernels_are_kept_for_the_plan_that_the_manifest_records(

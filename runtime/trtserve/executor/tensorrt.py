@@ -39,6 +39,11 @@ _ALIGN = 256
 class TensorRTExecutor(Executor):
     """Runs a plan through a session, which it owns and closes."""
 
+    @staticmethod
+    def compiles(manifest: Manifest) -> bool:
+        """Whether kernels are compiled where the plan runs, and can be kept: by TensorRT-RTX."""
+        return plan_info(manifest).runtime == "tensorrt_rtx"
+
     @classmethod
     def load(
         cls,
