@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from trtserve import Engine
-from trtserve.engine.protocol import EngineError, Finish, GenerationRequest, QueueFullError, RequestError, Scope
+from trtserve.engine.emit import TextStream
+from trtserve.engine.protocol import (
+    EngineClosedError,
+    EngineError,
+    Finish,
+    GenerationRequest,
+    QueueFullError,
+    RequestError,
+    Scope,
+)
 from trtserve.engine.stats import gauges
 from trtserve.executor.base import ExecutorError
 from trtserve.loading import load_engine
@@ -294,6 +303,59 @@ def test_close_ends_what_runs(open_engine: Open) -> None:
     next(events)
     engine.close()
     assert list(events)[-1].reason == "cancelled"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["an error that ends a thread", "a loop that stops"])
+def test_a_loop_that_dies_leaves_nobody_waiting(open_engine: Open, how: str) -> None:
+    engine = open_engine("1.3", overrides={"max_queue": 4})
+    inner = engine.engine
+    generations = [engine.submit(REPEAT, **{**LONG, "max_tokens": 200}) for _ in range(6)]
+    next(iter(generations[0]))
+
+    def die() -> None:
+        raise SystemExit("no more")
+
+    inner._loop.call_soon_threadsafe(die if how.startswith("an error") else inner._loop.stop)  # type: ignore[attr-defined]
+    ends = [list(generation)[-1] for generation in generations]
+    assert all(isinstance(end, Finish) and end.reason == "error" for end in ends)
+    assert "internal error" in ends[-1].error  # type: ignore[operator,union-attr]
+    inner._thread.join(20)  # type: ignore[attr-defined]
+    assert not inner.healthy  # type: ignore[attr-defined]
+    assert inner.metrics()["requests_waiting"] == inner.metrics()["requests_running"] == 0
+    with pytest.raises(EngineClosedError, match="internal error"):
+        engine.submit(REPEAT, **LONG)
+    # TensorRT-LLM went with it, and closing finds nothing left to do.
+    assert not worker(engine).thread.is_alive()
+    assert inner.drain(5)
+    engine.close()
+
+
+def test_a_failing_detokenizer_at_the_end_ends_that_request_alone(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine("1.3")
+
+    def broken(self: TextStream, may_stop: bool = True) -> str | None:
+        raise RuntimeError("no text")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TextStream, "finish", broken)
+        with pytest.raises(EngineError, match="no text"):
+            engine.generate(REPEAT, **LONG)
+    assert engine.generate(REPEAT, **LONG).finish.reason == "length"
+
+
+def test_how_long_to_wait_counts_service_and_not_waiting(open_engine: Open) -> None:
+    engine = open_engine("1.3", overrides={"max_queue": 32})
+    served: list[float] = []
+    door = engine.engine._door  # type: ignore[attr-defined]
+    door.served = served.append
+    started = time.perf_counter()
+    done = collect(engine, running(engine, 12))
+    # Four slots have been busy for no longer than that; with the time in the queue it would be more.
+    assert len(served) == 12 and sum(served) <= 4 * (time.perf_counter() - started)
+    waited = [completion.finish.stats.queue_time for completion in done]
+    assert max(waited[:4]) < min(waited[4:8]) < min(waited[8:])
 
 
 @pytest.mark.parametrize("line", ["1.2", "1.3"])

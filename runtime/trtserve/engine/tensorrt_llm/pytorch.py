@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
@@ -107,9 +108,12 @@ class PyTorchEngine:
 
         # The loop's own.
         self._running: dict[Sequence, Any] = {}
+        self._waiting: deque[Sequence] = deque()
+        self._in_slots: set[Sequence] = set()
         self._cancelled: set[Sequence] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds_seen = 0
+        self._shut = False
         self._gauges = Gauges()
         self._gauged_at = 0.0
 
@@ -171,9 +175,32 @@ class PyTorchEngine:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            if not self._shut:
+                raise RuntimeError("its event loop was stopped")
+        except BaseException as e:
+            _log.exception("the engine's thread stopped")
+            self._door.crashed(e)
         finally:
-            self._door.close()
-            self._loop.close()
+            self._stop()
+
+    def _stop(self) -> None:
+        """The thread's last act: nobody who waits is left waiting, and TensorRT-LLM is shut down."""
+        self._door.close()
+        error = f"the engine stopped after an internal error: {self._door.crash}"
+        for sequence in self._door.inside():
+            self._finish(sequence, "error", error=error)
+        if not self._shut:
+            self._shut_llm()
+        self._loop.close()
+
+    def _shut_llm(self) -> None:
+        self._shut = True
+        try:
+            self._llm.shutdown()
+        except Exception:
+            _log.exception("TensorRT-LLM could not be shut down")
+        if self._feed is not None:
+            self._feed.close()
 
     def _shut_down(self) -> None:
         for sequence in self._door.inside():
@@ -187,19 +214,25 @@ class PyTorchEngine:
                 task.cancel()
         for sequence in self._door.inside():
             self._end(sequence, "cancelled")
-        try:
-            # The executor's shutdown waits for its workers.
-            await asyncio.to_thread(self._llm.shutdown)
-        except Exception:
-            _log.exception("TensorRT-LLM could not be shut down")
-        if self._feed is not None:
-            self._feed.close()
+        # The executor's shutdown waits for its workers.
+        await asyncio.to_thread(self._shut_llm)
         self._loop.stop()
 
     def _start(self, sequence: Sequence) -> None:
+        self._waiting.append(sequence)
+        self._admit()
         task = self._loop.create_task(self._serve(sequence))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _admit(self) -> None:
+        """Note who has a slot from now on. TensorRT-LLM does not tell; it has as many, and serves in order."""
+        while self._waiting and len(self._in_slots) < self.manifest.limits.max_batch_size:
+            self._seat(self._waiting.popleft())
+
+    def _seat(self, sequence: Sequence) -> None:
+        sequence.admitted_at = perf_counter()
+        self._in_slots.add(sequence)
 
     def _cancel(self, sequence: Sequence) -> None:
         if sequence.done:
@@ -296,8 +329,12 @@ class PyTorchEngine:
             self._feed.drain()
         now = perf_counter()
         if sequence.first_round_at is None and len(tokens) > first:
-            sequence.admitted_at = sequence.submitted_at
-            sequence.prefill_time = now - sequence.submitted_at
+            if sequence.admitted_at is None:
+                # It was served before its turn.
+                self._waiting.remove(sequence)
+                self._seat(sequence)
+                sequence.admitted_at = now
+            sequence.prefill_time = now - sequence.admitted_at
             sequence.first_round_at = now
             sequence.cached_tokens = int(getattr(result, "cached_tokens", 0) or 0)
             self._count(Turn(prompt_tokens=sequence.prompt_len, cached_tokens=sequence.cached_tokens))
@@ -391,21 +428,33 @@ class PyTorchEngine:
         *,
         engine_failed: bool = True,
     ) -> None:
-        sequence.done = True
-        self._cancelled.discard(sequence)
         if ending is not None and sequence.num_output and sequence.text.finish(False) is None:
             spans = sequence.text.take()
             if spans:
                 text = "".join(t for t, _ in spans)
                 deliver([(sequence.generation, Delta(text=text, tokens=(), spans=spans))])
-        self._door.record(sequence, reason)
-        self._door.served(perf_counter() - sequence.submitted_at)
-        finish = Finish(reason, sequence.stats(), stop=None if ending is None else ending.stop, error=error)
         if reason == "error":
             if engine_failed:
                 self._door.failed()
         elif reason != "cancelled":
             self._door.succeeded()
+        self._finish(sequence, reason, ending, error)
+
+    def _finish(
+        self, sequence: Sequence, reason: FinishReason, ending: Ending | None = None, error: str | None = None
+    ) -> None:
+        """Let a sequence go, with its Finish."""
+        sequence.done = True
+        self._cancelled.discard(sequence)
+        self._door.record(sequence, reason)
+        if sequence.admitted_at is None:
+            with contextlib.suppress(ValueError):  # crashed before it came in
+                self._waiting.remove(sequence)
+        else:
+            self._door.served(perf_counter() - sequence.admitted_at)
+            self._in_slots.discard(sequence)
+        self._admit()
+        finish = Finish(reason, sequence.stats(), stop=None if ending is None else ending.stop, error=error)
         self._count(Turn(finished=[reason]))
         deliver([(sequence.generation, finish)])
         self._door.leave([sequence])
