@@ -9,6 +9,7 @@ text for training and means nothing here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,8 @@ MAX_RENDERED_CHARS = 1 << 24
 """A rendering longer than this is stopped: no context holds it, and a template can loop."""
 _END = "\ue000continue here\ue000"
 """Put after the final message to find where it ends in the rendering. Private-use characters: no text has them."""
+_NULL_CONTENT = re.compile(r"content['\"]?\]?\s+is\s+(not\s+)?none\b", re.IGNORECASE)
+"""How a template tells a message without content from one whose content is empty."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """A message's reasoning, under the names that templates and clients use. The first is the standard one."""
 
@@ -50,6 +53,7 @@ class ChatTemplate:
         """``names`` are the special tokens a template may use, such as ``bos_token``. Raises ChatTemplateError."""
         self.source = source
         self._names = dict(names)
+        self._knows_null_content = _NULL_CONTENT.search(source) is not None
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
         )
@@ -74,11 +78,16 @@ class ChatTemplate:
 
         ``continue_final_message`` ends the prompt right after the final message's text, so that the model goes on
         with it; it excludes ``add_generation_prompt``. ``variables`` are passed to the template as they are. A key
-        whose value is null counts as absent. Raises ChatTemplateError.
+        whose value is null counts as absent. A message that called tools often comes back without content: its content
+        is null for a template that asks for that, and empty for one that cannot do without. Raises ChatTemplateError.
         """
         if not messages:
             raise ChatTemplateError("messages is empty; at least one is needed")
         plain = [_message(message) for message in messages]
+        calling = [message for message in plain if message.get("tool_calls") and "content" not in message]
+        if self._knows_null_content:
+            for message in calling:
+                message["content"] = None
         final = None
         if continue_final_message:
             if add_generation_prompt:
@@ -97,7 +106,16 @@ class ChatTemplate:
         except ChatTemplateError:
             raise
         except Exception as e:  # a template can raise anything Python can: all of it concerns this request alone
-            raise ChatTemplateError(f"the chat template refused the messages: {e}") from e
+            if not calling:
+                raise _refused(e) from e
+            for message in calling:
+                message["content"] = ""
+            try:
+                text = self._rendered(context)
+            except ChatTemplateError:
+                raise
+            except Exception:
+                raise _refused(e) from e
         return text if final is None else _cut(text, final)
 
     def _rendered(self, context: Mapping[str, Any]) -> str:
@@ -118,6 +136,10 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     plain = {key: value for key, value in _plain(message).items() if value is not None}
     reasoning = next((plain[name] for name in _REASONING if name in plain), None)
     return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+
+
+def _refused(error: Exception) -> ChatTemplateError:
+    return ChatTemplateError(f"the chat template refused the messages: {error}")
 
 
 def _mark_end(message: dict[str, Any]) -> str:

@@ -75,6 +75,33 @@ def test_renders_what_transformers_renders(chat: str, tools: Any, prompt: bool, 
     assert ours == by_transformers(TOOLS_TEMPLATE, CHATS[chat], tools=tools, add_generation_prompt=prompt, **options)
 
 
+@pytest.mark.parametrize(
+    ("source", "rendered"),
+    [
+        # Cannot do without.
+        ("{% for m in messages %}{{ m['role'] + ':' + m['content'] + ';' }}{% endfor %}", "user:x;assistant:;tool:y;"),
+        # Asks for null.
+        (
+            "{% for m in messages %}{% if m['content'] is none %}calls {{ m.tool_calls[0].id }};"
+            "{% else %}{{ m.content }};{% endif %}{% endfor %}",
+            "x;calls 1;y;",
+        ),
+        ("{% for m in messages %}{{ m.content is defined }} {% endfor %}", "True False True "),
+    ],
+)
+@pytest.mark.parametrize("content", [{}, {"content": None}])
+def test_a_call_of_tools_comes_back_without_content(source: str, rendered: str, content: dict[str, None]) -> None:
+    call = {"role": "assistant", **content, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {}}}]}
+    messages = [{"role": "user", "content": "x"}, call, {"role": "tool", "content": "y"}]
+    assert ChatTemplate(source, NAMES).render(messages) == rendered
+
+
+def test_the_first_refusal_is_the_one_that_is_told() -> None:
+    template = ChatTemplate("{{ messages[0].content + messages[0].wanted + 1 }}", NAMES)
+    with pytest.raises(ChatTemplateError, match="has no attribute 'content'"):
+        template.render([{"role": "assistant", "tool_calls": [{"id": "1"}]}])
+
+
 @pytest.mark.parametrize("template", [TEMPLATE, TOOLS_TEMPLATE])
 @pytest.mark.parametrize("content", ["def f(x):\n    ", "done", "  spaces both ends  ", "two\n\n"])
 def test_continuing_the_final_message(content: str, template: str) -> None:

@@ -223,6 +223,11 @@ def test_a_recorder_without_tenants_is_refused(tmp_path: Path) -> None:
         TraceRecorder(tmp_path / "t.jsonl", [])
 
 
+def test_a_tenant_that_nobody_is_cannot_be_recorded(tmp_path: Path) -> None:
+    code, out = run("serve", tmp_path, "--record-traces", "t.jsonl", "--record-tenant", "alice")
+    assert code == 2 and "--record-tenant alice records nobody" in out
+
+
 @pytest.mark.parametrize("options", [("--record-traces", "t.jsonl"), ("--record-tenant", "alice")])
 def test_recording_needs_a_file_and_a_tenant(tmp_path: Path, options: tuple[str, str]) -> None:
     code, out = run("serve", tmp_path, *options)

@@ -178,6 +178,10 @@ def serve(
         )
     if record_traces is not None and record_traces.suffix == ".gz":
         raise click.UsageError("--record-traces appends plain text; give it a name that does not end in .gz")
+    if record_tenant and not require_auth and "" not in record_tenant:
+        raise click.UsageError(
+            f"--record-tenant {record_tenant[0]} records nobody: without --require-auth everyone is the tenant ''"
+        )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with friendly():
         overrides = overrides_of({**values, "max_queue": max_queue})
