@@ -215,10 +215,12 @@ class ScopeText:
                 times = entry.seen if self.fault == "not counted" else min(entry.seen + seen, 15)
                 of_set[of_set.index(entry)] = Entry(max(place, entry.place), times, entry.kind, key)
                 return True
-        of_set[:] = [e for e in of_set if self.alive(e)]
+        of_short = number < self.short_sets
+        if of_short:  # elsewhere what was overwritten is the oldest anyway
+            of_set[:] = [e for e in of_set if e.place > self.oldest]
         if len(of_set) == self.ways_of_set:
-            rarest_first = number < self.short_sets and self.fault != "short keys replaced by age"
-            worth = sorted(of_set, key=lambda e: (e.seen if rarest_first else 0, e.place, e.seen, e.kind))
+            rarest_first = of_short and self.fault != "short keys replaced by age"
+            worth = sorted(of_set, key=lambda e: (e.seen if rarest_first else 0, e.place, e.kind))
             of_set.remove(worth[-1 if self.fault == "replaces the newest" else 0])
         of_set.append(Entry(place, 1, self.lengths.index(len(key)), key))
         return bool(known)

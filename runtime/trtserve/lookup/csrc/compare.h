@@ -46,6 +46,54 @@ inline int equal_before(const Token* one, const Token* other) noexcept {
 #endif
 }
 
+// Bit i: (words[i] & mask) == wanted, of 8, each of 64 bits and at a multiple of 16 bytes; only their lower halves are compared.
+inline unsigned equal_low(const std::uint64_t* words, std::uint32_t mask, std::uint32_t wanted) noexcept {
+#ifdef TRTLOOKUP_SSE2
+    const __m128i masks = _mm_set1_epi32(static_cast<int>(mask)), all = _mm_set1_epi32(static_cast<int>(wanted));
+    const auto four = [&](int i) {
+        const auto two = [&](int j) { return _mm_castsi128_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(words + i + j))); };
+        return _mm_cmpeq_epi32(_mm_and_si128(_mm_castps_si128(_mm_shuffle_ps(two(0), two(2), 0x88)), masks), all);
+    };
+    return static_cast<unsigned>(_mm_movemask_epi8(_mm_packs_epi16(_mm_packs_epi32(four(0), four(4)), _mm_setzero_si128())));
+#else
+    unsigned equal = 0;
+    for (int i = 0; i < 8; ++i) equal |= static_cast<unsigned>((static_cast<std::uint32_t>(words[i]) & mask) == wanted) << i;
+    return equal;
+#endif
+}
+
+// Of 8 words, at a multiple of 16 bytes, the place of the least, compared without their last three bits. Words that are less
+// than `alive` when their upper four bits are left out count as 0; these bits count if `with_upper`.
+template <bool with_upper>
+std::size_t least_of(const std::uint64_t* words, std::uint64_t alive) noexcept {
+#ifdef TRTLOOKUP_SSE2
+    // 64-bit integers cannot be compared, but positive floating-point numbers are ordered as their bits are. Shifted down
+    // by two and with the bit below the sign set they are far from denormal and, as long as not all the upper bits are
+    // set, no infinity. The last three bits tell which word it is.
+    const auto number = [](__m128i bits) { return _mm_castsi128_pd(_mm_or_si128(_mm_srli_epi64(bits, 2), _mm_set1_epi64x(1LL << 62))); };
+    const __m128d limit = number(_mm_set1_epi64x(static_cast<long long>(alive << 4)));
+    const auto two = [&](int i) {
+        const __m128i both = _mm_load_si128(reinterpret_cast<const __m128i*>(words + i));
+        const __m128d lower = number(_mm_slli_epi64(both, 4));
+        __m128d worth = lower;
+        if constexpr (with_upper) worth = _mm_andnot_pd(_mm_cmplt_pd(lower, limit), number(both));
+        const __m128d which = _mm_castsi128_pd(_mm_set_epi64x(1LL << 62 | (i + 1), 1LL << 62 | i));
+        return _mm_or_pd(_mm_andnot_pd(_mm_castsi128_pd(_mm_set1_epi64x(7)), worth), which);
+    };
+    const __m128d least = _mm_min_pd(_mm_min_pd(two(0), two(2)), _mm_min_pd(two(4), two(6)));
+    return static_cast<std::size_t>(_mm_cvtsi128_si64(_mm_castpd_si128(_mm_min_sd(least, _mm_unpackhi_pd(least, least))))) & 7;
+#else
+    std::size_t least = 0;
+    std::uint64_t worth = ~std::uint64_t{0};
+    for (std::size_t i = 0; i < 8; ++i) {
+        const std::uint64_t lower = words[i] << 4, value = !with_upper ? lower : lower < alive << 4 ? 0 : words[i] & ~std::uint64_t{7};
+        least = value < worth ? i : least;
+        worth = std::min(value, worth);
+    }
+    return least;
+#endif
+}
+
 // How many tokens before `one` equal those before `other`; both have `available` before them. Counts to `most`.
 inline int equal_tail(const Token* one, const Token* other, std::size_t available, int most) noexcept {
     const auto limit = static_cast<int>(std::min(available, static_cast<std::size_t>(most) + 7));

@@ -45,6 +45,11 @@ class WindowHash {
         return extend(state, entering) - leaving_ * (static_cast<std::uint64_t>(leaving) + 1);
     }
 
+    // The state of a window from those of all tokens before its begin and before its end.
+    std::uint64_t between(std::uint64_t before_begin, std::uint64_t before_end) const noexcept {
+        return before_end - leaving_ * before_begin;
+    }
+
   private:
     int window_;
     std::uint64_t multiplier_;

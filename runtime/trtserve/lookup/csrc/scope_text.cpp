@@ -1,7 +1,10 @@
 #include "scope_text.h"
 
 #include <algorithm>
+#include <bit>
 #include <type_traits>
+
+#include "compare.h"
 
 namespace trtlookup {
 
@@ -31,7 +34,6 @@ ScopeText::ScopeText(const Share& share, const Keys& keys)
     short_sets_ = has_short && sets > 1 ? std::max<std::size_t>(sets / 8, 1) : 0;
     sets_ = sets - short_sets_;
     fresh_ = std::min<std::size_t>(ring_.size(), sets_ * kWays) / 2;
-    for (int key = 0; key < keys.count(); ++key) lengths_[static_cast<std::size_t>(key)] = static_cast<Place>(keys.length(key));
 }
 
 namespace {
@@ -55,49 +57,65 @@ std::size_t unmarked(const std::uint32_t* tokens, std::size_t count, Token* out)
 
 }  // namespace
 
-ScopeText::Set ScopeText::set_of(int key, std::uint64_t state) const noexcept {
-    const std::uint64_t mixed = mix(state);
-    const std::uint64_t high = mixed >> 32;
-    const bool is_short = key > keys_->main() && short_sets_ > 0;
-    const std::size_t set = is_short ? (high * short_sets_) >> 32 : short_sets_ + ((high * sets_) >> 32);
-    return {set * kWays, static_cast<std::uint64_t>(key) << 10 | (mixed & 0x3f) << 4};
+ScopeText::Part ScopeText::part(int key) const noexcept {
+    return key > keys_->main() && short_sets_ > 0 ? Part{0, short_sets_} : Part{short_sets_, sets_};
+}
+
+ScopeText::Set ScopeText::set_of(const Part& part, int key, std::uint64_t state) noexcept {
+    const std::uint64_t mixed = mix(state), set = part.first + ((mixed >> 32) * part.count >> 32);
+    return {static_cast<std::uint32_t>(set * kWays), static_cast<std::uint32_t>(key) << 14 | static_cast<std::uint32_t>(mixed & 0x3ff) << 4};
 }
 
 // A document's keys in order, with their sets fetched some tokens before they are needed: each lies in another part of
 // the table.
 class ScopeText::Walk {
   public:
-    Walk(const ScopeText& text, const Token* tokens, std::size_t count) noexcept : text_(text), tokens_(tokens), count_(count) {}
-
-    // The sets of the keys that end before `i`, which goes up by one from call to call. Keys longer than `i` have none.
-    const std::array<Set, Keys::kMost>& at(std::size_t i) noexcept {
-        for (; next_ < count_ && next_ < i + kAhead; ++next_) hash();
-        return ahead_[i % kAhead];
+    Walk(const ScopeText& text, const Token* tokens, std::size_t count) noexcept
+        : text_(text), keys_(*text.keys_), tokens_(tokens), count_(count) {
+        states_[0] = 0;
     }
 
-  private:
-    static constexpr std::size_t kAhead = 16;
+    // Called for `i` that goes up by one from call to call, before the next two.
+    void to(std::size_t i) noexcept {
+        if (next_ < count_ && next_ < i + kAhead) hash(std::min(next_ + kBlock, count_));
+    }
 
-    void hash() noexcept {
-        const Keys& keys = *text_.keys_;
-        for (int key = 0; key < keys.count(); ++key) {
-            const auto length = static_cast<std::size_t>(keys.length(key));
-            if (next_ < length) continue;
-            std::uint64_t& state = states_[static_cast<std::size_t>(key)];
-            const Token* before = tokens_ + next_ - 1;
-            state = next_ == length ? keys.hash(key).of(tokens_, length)
-                                    : keys.hash(key).roll(state, *(before - length), *before);
-            Set& set = ahead_[next_ % kAhead][static_cast<std::size_t>(key)] = text_.set_of(key, state);
-            if (key >= keys.main()) text_.prefetch(set);  // a longer key is seldom entered
+    // The set of a key that ends before `i`, of the key length or shorter.
+    const Set& set(int key, std::size_t i) const noexcept { return sets_[static_cast<std::size_t>(key)][i % kSets]; }
+
+    // That of the longer key, which is seldom asked for.
+    Set longer(std::size_t i) const noexcept { return text_.set_of(0, state(keys_.hash(0), i)); }
+
+  private:
+    static constexpr std::size_t kAhead = 16, kBlock = 8, kSets = 32, kStates = 128;
+    static_assert(kAhead + kBlock <= kSets && kAhead + kBlock + Keys::kLongest < kStates);
+
+    std::uint64_t state(const WindowHash& window, std::size_t i) const noexcept {
+        return window.between(states_[(i - static_cast<std::size_t>(window.window())) % kStates], states_[i % kStates]);
+    }
+
+    void hash(std::size_t end) noexcept {
+        const WindowHash any = keys_.hash(0);
+        for (std::size_t i = next_; i < end; ++i) states_[i % kStates] = any.extend(states_[(i - 1) % kStates], tokens_[i - 1]);
+        for (int key = keys_.main(); key < keys_.count(); ++key) {
+            const WindowHash window = keys_.hash(key);
+            const Part part = text_.part(key);
+            auto& sets = sets_[static_cast<std::size_t>(key)];
+            for (std::size_t i = std::max(next_, static_cast<std::size_t>(window.window())); i < end; ++i) {
+                const Set set = sets[i % kSets] = set_of(part, key, state(window, i));
+                text_.prefetch(set);
+            }
         }
+        next_ = end;
     }
 
     const ScopeText& text_;
+    const Keys& keys_;
     const Token* tokens_;
     std::size_t count_;
     std::size_t next_ = 1;
-    std::array<std::uint64_t, Keys::kMost> states_{};
-    std::array<std::array<Set, Keys::kMost>, kAhead> ahead_{};
+    std::array<std::uint64_t, kStates> states_;  // of all tokens before i, at the place of i
+    std::array<std::array<Set, kSets>, Keys::kMost> sets_;
 };
 
 void ScopeText::write(Token token, bool starts) noexcept {
@@ -139,65 +157,60 @@ std::size_t ScopeText::run(Place place, const Token* tokens, std::size_t count) 
     return got;
 }
 
-// The latest place after the key that ends at `tokens` from which all `count` of them stand; 0 when there is none that is
-// fresh enough.
-ScopeText::Place ScopeText::repeat(const Set& set, const Token* tokens, std::size_t count) const noexcept {
-    const std::uint64_t wanted = set.tag | hash_of(static_cast<std::uint32_t>(tokens[0]));
-    const Place end = written_.load(std::memory_order_relaxed);
-    Place latest = end > fresh_ ? end - fresh_ : 0;  // a place before it is worth being written again
-    const Place none = latest;
+ScopeText::Likely ScopeText::likely(const Set& set, Token token) const noexcept {
     const Slot* const slots = &slots_[set.first];
-    for (std::size_t way = 0; way < kWays; ++way) {
-        const Slot entry = slots[way];
+    const std::uint32_t wanted = set.tag | static_cast<std::uint32_t>(hash_of(static_cast<std::uint32_t>(token)));
+    return {equal_low(slots, kTag, set.tag), equal_low(slots, kTag | kNext, wanted)};
+}
+
+// The latest place after the key that ends at `tokens` from which all `count` of them stand; 0 when there is none that is
+// fresh enough. Only the `likely` slots may have it.
+ScopeText::Place ScopeText::repeat(const Set& set, unsigned likely, const Token* tokens, std::size_t count) const noexcept {
+    const Place end = written_.load(std::memory_order_relaxed);
+    const Place none = end > fresh_ ? end - fresh_ : 0;  // a place before it is worth being written again
+    Place latest = none;
+    for (; likely != 0; likely &= likely - 1) {
+        const Slot entry = slots_[set.first + static_cast<std::size_t>(std::countr_zero(likely))];
         const Place place = place_of(entry);
-        if ((entry & (kTag | kNext)) != wanted || place <= latest || !holds(place)) continue;
+        if (place <= latest || !holds(place)) continue;
         if (run(place, tokens, count) == count && follows(entry, tokens)) latest = place;
     }
     return latest == none ? 0 : latest;
 }
 
-// The slot whose entry is worth least: an empty one or one of overwritten text; else of short keys the rarest, the oldest
-// of equals; else the oldest.
-std::size_t ScopeText::least(const Set& set) const noexcept {
-    const Place begin = oldest();
-    const std::array<Place, Keys::kMost> lengths = lengths_;
-    const bool by_count = set.first < short_sets_ * kWays;
+// The slot whose entry is worth least: the oldest, an empty one before all; of short keys one of overwritten text, else
+// the rarest, the oldest of equals.
+inline std::size_t ScopeText::least(const Set& set) const noexcept {
     const Slot* const slots = &slots_[set.first];
-    std::size_t least = 0;
-    std::uint64_t worth = ~std::uint64_t{0};
-    for (std::size_t way = 0; way < kWays; ++way) {
-        const Slot entry = slots[way];
-        const bool dead = place_of(entry) < begin + lengths[static_cast<std::size_t>(key_of(entry))];
-        const std::uint64_t value = dead ? 0 : by_count ? seen_of(entry) << 60 | entry >> 4 : entry;
-        const bool less = value < worth;  // no branches: which it is cannot be foretold
-        worth = less ? value : worth;
-        least = less ? way : least;
-    }
-    return set.first + least;
+    if (set.first >= short_sets_ * kWays) return set.first + least_of<false>(slots, 0);
+    return set.first + least_of<true>(slots, (oldest() + 1) << 16);
 }
 
-// The key that ends at `tail_end` was followed by the token at `place`, `seen` times more. Returns, for a key of the key
-// length, whether it has been followed before: by another token, or by this one.
-bool ScopeText::enter(const Set& set, const Token* tail_end, Place place, std::uint64_t seen) noexcept {
-    const std::uint32_t token = at(place) & ~kStart;
-    const std::uint64_t wanted = set.tag | hash_of(token);
-    const Slot* const slots = &slots_[set.first];
-    bool others = false;
-    for (std::size_t way = 0; way < kWays; ++way) {
-        const Slot entry = slots[way];
+// The key that ends before tokens[0] was followed by it, at `place`.
+inline void ScopeText::enter(const Set& set, const Token* tokens, Place place) noexcept {
+    const Likely known = likely(set, tokens[0]);
+    if (known.token == 0) {
+        put(least(set), slot_of(place, 1, set.tag, static_cast<std::uint32_t>(tokens[0])));
+    } else {
+        enter_known(set, known, tokens, place, 1);
+    }
+}
+
+// The same where that may be known, `seen` times more. Returns whether the key has been followed before: by another token,
+// or by this one.
+bool ScopeText::enter_known(const Set& set, Likely likely, const Token* tokens, Place place, std::uint64_t seen) noexcept {
+    const auto token = static_cast<std::uint32_t>(tokens[0]);
+    for (unsigned of = likely.token; of != 0; of &= of - 1) {
+        const std::size_t slot = set.first + static_cast<std::size_t>(std::countr_zero(of));
+        const Slot entry = slots_[slot];
         const Place other = place_of(entry);
-        const std::uint64_t differs = entry ^ wanted;
-        others |= (differs & kTag) == 0;
-        if ((differs & (kTag | kNext)) != 0 || !holds(other) || (at(other) & ~kStart) != token || !follows(entry, tail_end))
-            continue;
-        put(set.first + way, slot_of(std::max(place, other), std::min(seen_of(entry) + seen, kMostSeen), set.tag, token));
+        if (!holds(other) || (at(other) & ~kStart) != token || !follows(entry, tokens)) continue;
+        put(slot, slot_of(std::max(place, other), std::min(seen_of(entry) + seen, kMostSeen), set.tag, token));
         return true;
     }
-    if (others && static_cast<int>(set.tag >> 10) == keys_->main()) {
-        others = false;
-        for (std::size_t way = 0; way < kWays && !others; ++way)
-            others = (slots[way] & kTag) == set.tag && follows(slots[way], tail_end);
-    }
+    bool others = false;
+    for (unsigned of = likely.key; of != 0 && !others; of &= of - 1)
+        others = follows(slots_[set.first + static_cast<std::size_t>(std::countr_zero(of))], tokens);
     put(least(set), slot_of(place, 1, set.tag, token));
     return others;
 }
@@ -207,36 +220,43 @@ bool ScopeText::enter(const Set& set, const Token* tail_end, Place place, std::u
 // lost are made again. A place that will be overwritten before long does not count, so that text in use stays. What is
 // between repeats is a stretch of its own, stored with the key before it.
 std::size_t ScopeText::insert(const Token* tokens, std::size_t count) noexcept {
-    const int main = keys_->main();
+    const int main = keys_->main(), keys = keys_->count();
     const auto n = static_cast<std::size_t>(keys_->key_length());
+    const auto longer = static_cast<std::size_t>(keys_->length(0));
     const Place before = written_;
     Walk walk(*this, tokens, count);
     bool open = false;      // a stretch is being written,
     std::size_t begin = 0;  // from this token of the document on
-    for (std::size_t i = n; i < count;) {
-        const auto* sets = &walk.at(i);
-        const std::size_t known = std::min<std::size_t>(kKnownRun, count - i);
-        if (const Place from = repeat((*sets)[static_cast<std::size_t>(main)], tokens + i, known); from != 0) {
-            const std::size_t length = run(from, tokens + i, count - i);
-            for (std::size_t j = 0; j < length; ++j)
-                enter(walk.at(i + j)[static_cast<std::size_t>(main)], tokens + i + j, from + j, 0);
-            i += length;
-            open = false;
-            continue;
+    for (std::size_t i = n; i < count; ++i) {
+        walk.to(i);
+        const Set& key = walk.set(main, i);
+        const Likely known = likely(key, tokens[i]);
+        if (known.token != 0) {
+            if (const Place from = repeat(key, known.token, tokens + i, std::min<std::size_t>(kKnownRun, count - i)); from != 0) {
+                const std::size_t length = run(from, tokens + i, count - i);
+                for (std::size_t j = 0; j < length; ++j) {
+                    walk.to(i + j);
+                    const Set& set = walk.set(main, i + j);
+                    enter_known(set, likely(set, tokens[i + j]), tokens + i + j, from + j, 0);
+                }
+                i += length - 1;
+                open = false;
+                continue;
+            }
         }
         if (!open) {
             open = true;
             begin = i - n;
             for (std::size_t j = begin; j < i; ++j) write(tokens[j], j == begin);
         }
-        const Place place = written_;
+        const Place place = written_.load(std::memory_order_relaxed);
         write(tokens[i], false);
-        const bool ambiguous = enter((*sets)[static_cast<std::size_t>(main)], tokens + i, place, 1);
-        for (int key = 0; key < keys_->count(); ++key) {
-            if (key == main || (key < main && (!ambiguous || i - begin < static_cast<std::size_t>(keys_->length(key))))) continue;
-            enter((*sets)[static_cast<std::size_t>(key)], tokens + i, place, 1);
+        if (known.key == 0) {
+            put(least(key), slot_of(place, 1, key.tag, static_cast<std::uint32_t>(tokens[i])));
+        } else if (enter_known(key, known, tokens + i, place, 1) && main > 0 && i - begin >= longer) {
+            enter(walk.longer(i), tokens + i, place);
         }
-        ++i;
+        for (int other = main + 1; other < keys; ++other) enter(walk.set(other, i), tokens + i, place);
     }
     return static_cast<std::size_t>(written_ - before);
 }

@@ -5,22 +5,20 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "hashing.h"
+#include "pages.h"
 
 namespace trtlookup {
 
-// A zeroed array of a fixed size. Its pages are taken from the system when they are first written.
+// A zeroed array of a fixed size, in large pages where the system has them: entries of a table lie in no order, so with
+// small ones most of the time would go into finding their pages.
 template <typename T>
 class FixedArray {
   public:
-    explicit FixedArray(std::size_t size) : size_(size), data_(static_cast<T*>(std::calloc(size, sizeof(T)))) {
-        if (!data_) throw std::bad_alloc();
-    }
+    explicit FixedArray(std::size_t size) : size_(size), data_(static_cast<T*>(zeroed_pages(bytes())), Free{bytes()}) {}
     std::size_t size() const noexcept { return size_; }
     std::size_t bytes() const noexcept { return size_ * sizeof(T); }
     T& operator[](std::size_t i) noexcept { return data_.get()[i]; }
@@ -28,7 +26,8 @@ class FixedArray {
 
   private:
     struct Free {
-        void operator()(T* data) const noexcept { std::free(data); }
+        std::size_t bytes;
+        void operator()(T* data) const noexcept { free_pages(data, bytes); }
     };
     std::size_t size_;
     std::unique_ptr<T, Free> data_;
@@ -122,30 +121,43 @@ class ScopeText {
     static constexpr std::uint32_t kStart = 0x80000000u;
 
   private:
-    // From the top: 48 bits of place, 4 of how often, 2 of which key, 6 of its hash, 4 of the next token's. 0 is empty: no
-    // key ends before place 1.
+    // From the top: 4 bits of how often, 44 of place, 2 of which key, 10 of its hash, 4 of the next token's. 0 is empty: no
+    // key ends before place 1. So what two entries of a set are worth is told by comparing them.
     using Slot = std::uint64_t;
     using Place = std::uint64_t;
-    static constexpr std::uint64_t kTag = 0xff0;   // which key and its hash
-    static constexpr std::uint64_t kNext = 0x00f;  // the next token's hash
+    static constexpr std::uint64_t kTag = 0xfff0;   // which key and its hash
+    static constexpr std::uint64_t kNext = 0x000f;  // the next token's hash
     static constexpr std::uint64_t kMostSeen = 15;
 
     // Where a key's entries are, and what they have in common.
     struct Set {
-        std::size_t first = 0;
-        std::uint64_t tag = 0;
+        std::uint32_t first = 0;
+        std::uint32_t tag = 0;
     };
     class Walk;
 
+    // A set's slots, a bit for each, as far as their own bits tell: those of the key, and of these those of the token.
+    struct Likely {
+        unsigned key, token;
+    };
+
     static Slot slot_of(Place place, std::uint64_t seen, std::uint64_t tag, std::uint32_t next) noexcept {
-        return place << 16 | seen << 12 | tag | hash_of(next);
+        return seen << 60 | place << 16 | tag | hash_of(next);
     }
     static std::uint64_t hash_of(std::uint32_t token) noexcept { return token * 0x9e3779b1u >> 28; }
-    static Place place_of(Slot slot) noexcept { return slot >> 16; }
-    static std::uint64_t seen_of(Slot slot) noexcept { return slot >> 12 & 15; }
-    static int key_of(Slot slot) noexcept { return static_cast<int>(slot >> 10 & 3); }
+    static Place place_of(Slot slot) noexcept { return slot << 4 >> 20; }
+    static std::uint64_t seen_of(Slot slot) noexcept { return slot >> 60; }
+    static int key_of(Slot slot) noexcept { return static_cast<int>(slot >> 14 & 3); }
 
-    Set set_of(int key, std::uint64_t state) const noexcept;
+    // The sets that a key may be in.
+    struct Part {
+        std::uint64_t first, count;
+    };
+
+    Part part(int key) const noexcept;
+    static Set set_of(const Part& part, int key, std::uint64_t state) noexcept;
+    Set set_of(int key, std::uint64_t state) const noexcept { return set_of(part(key), key, state); }
+    Likely likely(const Set& set, Token token) const noexcept;
     void prefetch(const Set& set) const noexcept { __builtin_prefetch(&slots_[set.first], 1); }
     Place oldest() const noexcept { return first_in_ring(written_.load(std::memory_order_relaxed)); }
     Place first_in_ring(Place end) const noexcept { return end > ring_.size() ? end - ring_.size() : 0; }
@@ -161,8 +173,9 @@ class ScopeText {
         return match(place_of(slot), tail_end, static_cast<std::size_t>(length), length) == length;
     }
     std::size_t run(Place place, const Token* tokens, std::size_t count) const noexcept;
-    Place repeat(const Set& set, const Token* tokens, std::size_t count) const noexcept;
-    bool enter(const Set& set, const Token* tail_end, Place place, std::uint64_t seen) noexcept;
+    Place repeat(const Set& set, unsigned likely, const Token* tokens, std::size_t count) const noexcept;
+    void enter(const Set& set, const Token* tokens, Place place) noexcept;
+    bool enter_known(const Set& set, Likely likely, const Token* tokens, Place place, std::uint64_t seen) noexcept;
     std::size_t least(const Set& set) const noexcept;
     void put(std::size_t slot, Slot value) noexcept {
         std::atomic_ref<Slot>(slots_[slot]).store(value, std::memory_order_relaxed);
@@ -170,7 +183,6 @@ class ScopeText {
     void write(Token token, bool starts) noexcept;
 
     const Keys* keys_;
-    std::array<Place, Keys::kMost> lengths_{};
     std::size_t short_sets_, sets_;     // the table begins with the sets of short keys
     std::size_t fresh_;                 // tokens after which text that comes again is written again
     FixedArray<Slot> slots_;
