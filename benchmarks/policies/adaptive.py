@@ -124,9 +124,10 @@ class RecentGrams:
 
     MULTIPLIER = 0x9E3779B97F4A7C15
     REACH = 4 << 13
+    BEFORE = 4
 
     def __init__(self, order: int) -> None:
-        self.order, self.next, self.bits = order, 0, 0
+        self.order, self.next, self.bits = order, self.BEFORE, 0
         self.places: list[tuple[int, int, int]] = []
 
     def extend(self, tokens: list[int]) -> None:
@@ -134,7 +135,7 @@ class RecentGrams:
             count = 64
             while count < len(tokens) and count < 1 << 13:
                 count *= 2
-            self.places, self.bits, self.next = [(0, 0, 0)] * count, count.bit_length() - 1, self.order
+            self.places, self.bits, self.next = [(0, 0, 0)] * count, count.bit_length() - 1, self.BEFORE
         for position in range(max(self.next, len(tokens) - self.REACH), len(tokens)):
             self._enter(tokens, position)
         self.next = max(self.next, len(tokens))
@@ -156,12 +157,12 @@ class RecentGrams:
         return min(seen + 1, 15), (unseen + 2) // 2 if unseen > 2 else unseen
 
     def truncate(self, size: int) -> None:
-        self.next = max(self.order, min(self.next, size))
+        self.next = max(self.BEFORE, min(self.next, size))
 
     def latest(self, history: list[int], tokens: list[int]) -> tuple[int, int, int]:
         """Of the last tokens of ``tokens`` in ``history``: (position, same, other), or (0, 0, 0)."""
         order = self.order
-        if not self.places or len(tokens) < order:
+        if not self.places or len(tokens) < self.BEFORE:
             return 0, 0, 0
         position, same, other = self.places[self._place(tokens, len(tokens))]
         if not 0 < position < len(history) or history[position - order : position] != tokens[-order:]:

@@ -13,7 +13,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -59,6 +58,7 @@ struct TextId {
 };
 
 enum class Kind : std::uint8_t { cursor, place, near, skip, amend };
+constexpr int kAlone = 5;  // counts as a kind of its own: a cursor that nothing speaks against
 
 struct Candidate {
     TextId text;
@@ -80,6 +80,14 @@ struct Cursor {
     bool resumed = false;
 
     bool alive() const noexcept { return text.source != Source::none; }
+    bool solid() const noexcept { return match >= kSolidMatch && run >= kSolidRun; }
+    int cell() const noexcept { return Cells::cursor(match, run, resumed, text.source == Source::shared); }
+
+    void advance() noexcept {
+        ++position;
+        match = std::min(Sources::kMostMatch, match + 1);
+        ++run;
+    }
 };
 
 // A copy broke: the token at `position` was not the target, and `lost` tokens came since, the target included.
@@ -95,6 +103,11 @@ struct Break {
 struct State {
     Cursor cursor;
     std::array<Break, kBreaks> breaks;
+
+    // Nothing but the copy under way and its amendments will be looked at, and nothing else is remembered.
+    bool solid() const noexcept {
+        return cursor.alive() && cursor.solid() && std::none_of(breaks.begin(), breaks.end(), [](const Break& b) { return b.alive(); });
+    }
 };
 
 // One position: what could stand there, and what was chosen.
@@ -119,7 +132,8 @@ int matching(const Text& text, std::size_t position, const Token* end, std::size
 
 class AdaptivePolicy final : public Policy {
   public:
-    AdaptivePolicy(const LookupSettings& settings, const Priors& priors) : ngram_(settings.ngram), odds_(priors), judge_(priors) {}
+    AdaptivePolicy(const LookupSettings& settings, const Priors& priors)
+        : ngram_(settings.ngram), odds_(priors), judge_(priors), recent_(settings.ngram - 1) {}
 
     bool weighs() const noexcept override { return true; }
 
@@ -136,9 +150,16 @@ class AdaptivePolicy final : public Policy {
         Copy copy;
         Prospect prospect(outlook, limit);
         double chance = 1.0;
-        for (drafted_ = 0; drafted_ < limit && !prospect.exhausted(); ++drafted_) {
-            if (steps_.size() == static_cast<std::size_t>(drafted_)) steps_.emplace_back();
-            Step& step = steps_[static_cast<std::size_t>(drafted_)];
+        drafted_ = 0;
+        if (ahead_.solid() && history.size() >= RecentGrams::kBefore) {
+            copy = first(sources, ahead_.cursor.text, ahead_.cursor.position, ahead_.cursor.match);
+            chance = go_on(sources, limit, out, saved, prospect);
+        }
+        judged_ = went_on_ = drafted_;
+        for (; drafted_ < limit && !prospect.exhausted(); ++drafted_) {
+            const auto place = static_cast<std::size_t>(drafted_ - went_on_);
+            if (steps_.size() == place) steps_.emplace_back();
+            Step& step = steps_[place];
             const std::size_t available = kept + static_cast<std::size_t>(drafted_);
             collect(sources, step, available);
             choose(step);
@@ -147,7 +168,7 @@ class AdaptivePolicy final : public Policy {
             if (!best) break;
             chance *= step.chance;
             if (chance < kLeast) break;
-            if (drafted_ == 0) copy = first(sources, *best);
+            if (drafted_ == 0) copy = first(sources, best->text, best->position, best->match);
             out[drafted_] = drafts_[drafted_] = best->token;
             saved[drafted_] = prospect.add(chance, step.chance);
             advance(ahead_, step, best->token);
@@ -172,32 +193,25 @@ class AdaptivePolicy final : public Policy {
             learn(sources, from);
         }
         judged_ = 0;
-        each_recent([&](auto& grams) {
-            if (grams.order() < ngram_) grams.extend(history.tokens(), history.size());
-        });
+        recent_.extend(history.tokens(), history.size());
     }
 
     void rewound(std::size_t length) noexcept override {
         judged_ = 0;
         state_ = {};
         prompt_ = std::min(prompt_, length);
-        each_recent([&](auto& grams) { grams.truncate(length); });
+        recent_.truncate(length);
     }
 
     std::size_t bytes() const noexcept override {
         std::size_t bytes = (held_.capacity() + found_.capacity() + tail_.capacity()) * sizeof(Token) + steps_.capacity() * sizeof(Step);
-        return bytes + std::get<0>(recent_).bytes() + std::get<1>(recent_).bytes() + std::get<2>(recent_).bytes();
+        return bytes + recent_.bytes();
     }
     int window() const noexcept override { return window_; }
     bool backing_off() const noexcept override { return false; }
     std::int64_t rounds_skipped() const noexcept override { return rounds_skipped_; }
 
   private:
-    template <typename Work>
-    void each_recent(Work&& work) {
-        std::apply([&](auto&... grams) { (work(grams), ...); }, recent_);
-    }
-
     Text text(const Sources& sources, TextId id) const noexcept {
         switch (id.source) {
             case Source::history: return {sources.text().tokens(), sources.text().size()};
@@ -211,20 +225,80 @@ class AdaptivePolicy final : public Policy {
     }
 
     // What the round's first draft says of its copy. The prediction is told apart, and its match is not what it is trusted as.
-    Copy first(const Sources& sources, const Candidate& candidate) const noexcept {
-        if (candidate.text.source != Source::history || sources.source_of(candidate.position) == Source::history)
-            return {0, candidate.text.source, candidate.match};
-        const Text own = text(sources, candidate.text);
-        return {0, Source::prediction, matching(own, candidate.position, own.tokens + own.size, own.size, Sources::kMostMatch)};
+    Copy first(const Sources& sources, TextId id, std::size_t position, int match) const noexcept {
+        if (id.source != Source::history || sources.source_of(position) == Source::history) return {0, id.source, match};
+        const Text own = text(sources, id);
+        return {0, Source::prediction, matching(own, position, own.tokens + own.size, own.size, Sources::kMostMatch)};
+    }
+
+    // ---- a solid copy ----
+
+    // The drafts of a solid copy, as collect(), choose() and advance() would make them at several times the cost: nothing
+    // else names a token, so little changes from draft to draft. Ends where an amendment might be chosen, and where the
+    // draft might end. Returns the chance that all are right.
+    double go_on(const Sources& sources, int limit, Token* out, double* saved, Prospect& prospect) noexcept {
+        const NgramIndex& history = sources.text();
+        Cursor& cursor = ahead_.cursor;
+        const Text source = text(sources, cursor.text);
+        RecentGrams::Tail tail(history.end());
+        const int set = kAlone * 2 + (cursor.resumed ? 1 : 0);
+        int cell = -1;
+        Judge::Evidence evidence = judge_.about(set);
+        double all = 1.0;
+        for (; drafted_ < limit && !prospect.exhausted(); ++drafted_) {
+            const Token token = named(cursor.text, source, cursor.position);
+            if (token < 0) break;
+            const Amendments::Amendment amended = amendments_.of(token);
+            if (amended.actual >= 0) break;
+            if (cell != cursor.cell()) {
+                cell = cursor.cell();
+                const double share = odds_.chance(cell), odds = odds_of(share);
+                evidence = standing(set, odds / (1.0 + odds), share);
+            }
+            grams_ = recent_.latest(tail, history.tokens(), history.size());
+            const double given = chance(evidence, token, cursor.position, cursor.match, amended);
+            if (all * given < kLeast) break;
+            all *= given;
+            out[drafted_] = drafts_[drafted_] = token;
+            saved[drafted_] = prospect.add(all, given);
+            tail.push(token);
+            cursor.advance();
+        }
+        return all;
+    }
+
+    // Learns from the drafts that go_on() made, up to the first that was not the target. Returns how many it judged.
+    std::size_t learn_going_on(const Token* targets, std::size_t count) noexcept {
+        Cursor& cursor = state_.cursor;
+        const std::size_t most = std::min(count, static_cast<std::size_t>(went_on_));
+        for (std::size_t i = 0; i < most; ++i) {
+            const bool right = targets[i] == drafts_[i];
+            odds_.count(cursor.cell(), right);
+            amendments_.count(drafts_[i], targets[i]);
+            count_choice(right);
+            if (!right) {
+                state_.breaks[0] = {cursor.text, cursor.position, cursor.run, 1};
+                cursor = {};
+                judged_ = 0;
+                return i + 1;
+            }
+            cursor.advance();
+        }
+        return most;
     }
 
     // ---- candidates ----
 
-    void add(Step& step, TextId id, const Text& text, Kind kind, std::size_t position, int match, int run, bool resumed, int cell) noexcept {
+    // The token at a place, -1 at the text's end or the prediction's. History goes on with the drafts.
+    Token named(TextId id, const Text& text, std::size_t position) const noexcept {
+        if (position < text.size) return text.tokens[position];
         const std::size_t repeated = id.source == Source::history ? static_cast<std::size_t>(drafted_) : 0;
-        if (position >= text.size + repeated) return;
-        const Token token = position < text.size ? text.tokens[position] : drafts_[position - text.size];
-        if (token < 0) return;  // the prediction's end
+        return position < text.size + repeated ? drafts_[position - text.size] : -1;
+    }
+
+    void add(Step& step, TextId id, const Text& text, Kind kind, std::size_t position, int match, int run, bool resumed, int cell) noexcept {
+        const Token token = named(id, text, position);
+        if (token < 0) return;
         Candidate& candidate = step.candidates[static_cast<std::size_t>(step.count++)];
         candidate.text = id;
         candidate.kind = kind;
@@ -242,18 +316,14 @@ class AdaptivePolicy final : public Policy {
         step.count = 0;
         const NgramIndex& history = sources.text();
         const Token* end = drafts_ + drafted_;
-        std::size_t i = 0;
-        each_recent([&](const auto& grams) {
-            grams_[i] = grams.latest(history.tokens(), history.size(), end, available);
-            follows_[i] = grams_[i].position == 0 ? -1 : history.tokens()[grams_[i].position];
-            ++i;
-        });
+        grams_ = {};
+        if (available >= RecentGrams::kBefore) grams_ = recent_.latest(RecentGrams::Tail(end), history.tokens(), history.size());
         const Cursor& cursor = ahead_.cursor;
         bool solid = false;
         if (cursor.alive()) {
             add(step, cursor.text, text(sources, cursor.text), Kind::cursor, cursor.position, cursor.match, cursor.run, cursor.resumed,
-                Cells::cursor(cursor.match, cursor.run, cursor.resumed, cursor.text.source == Source::shared));
-            solid = step.count > 0 && cursor.match >= kSolidMatch && cursor.run >= kSolidRun;
+                cursor.cell());
+            solid = step.count > 0 && cursor.solid();
         }
         if (!solid) {
             for (const Break& broken : ahead_.breaks)
@@ -409,8 +479,7 @@ class AdaptivePolicy final : public Policy {
         const auto count = static_cast<std::size_t>(step.count);
         double total = 1.0;
         for (std::size_t i = 0; i < count; ++i) {
-            const double share = step.candidates[i].share;
-            odds[i] = share / (1.0 - std::min(share, kCertain));
+            odds[i] = odds_of(step.candidates[i].share);
             total += odds[i];
         }
         std::uint32_t named = 0;  // bit i: by one before i
@@ -438,6 +507,8 @@ class AdaptivePolicy final : public Policy {
         }
     }
 
+    static double odds_of(double share) noexcept { return share / (1.0 - std::min(share, kCertain)); }
+
     // Of two that name the same token. The sequence's own text goes before the shared cache's unless that matches longer:
     // where both hold the same, the cache has it in pieces.
     static bool better(const Candidate& one, const Candidate& other) noexcept {
@@ -448,22 +519,30 @@ class AdaptivePolicy final : public Policy {
 
     double judge(const Step& step, const Candidate& best, double share, int longest) const noexcept {
         const bool alone = step.count == 1 && best.kind == Kind::cursor && best.match >= kSolidMatch;
-        const int set = (alone ? 5 : static_cast<int>(best.kind)) * 2 + (best.resumed ? 1 : 0);
+        const int set = (alone ? kAlone : static_cast<int>(best.kind)) * 2 + (best.resumed ? 1 : 0);
+        const Amendments::Amendment known = step.named == best.token ? amendments_.of(step.named) : Amendments::Amendment{};
+        return chance(standing(set, share, best.share), best.token, best.position, longest, known);
+    }
+
+    // What speaks for a token by where it stands among all, and
+    Judge::Evidence standing(int set, double share, double likeliest) const noexcept {
         Judge::Evidence evidence = judge_.about(set);
         evidence.add(Features::share, judge_.stretch(share));
-        evidence.add(Features::likeliest, judge_.stretch(best.share));
+        evidence.add(Features::likeliest, judge_.stretch(likeliest));
         evidence.add(Features::accuracy, stretched_accuracy_);
+        return evidence;
+    }
+
+    // what it is by that and all else. `amended` is what is known of it where it is the one that the copy names.
+    double chance(Judge::Evidence evidence, Token token, std::size_t position, int longest, const Amendments::Amendment& amended) const noexcept {
         evidence.add(Features::match, judge_.log_of(longest));
-        if (step.named == best.token) {
-            const Amendments::Amendment known = amendments_.of(step.named);
-            evidence.add(Features::amended, known.hits * Judge::kOne);
-            evidence.add(Features::kept, known.misses * Judge::kOne);
-        }
-        evidence.add(Features::output, best.position >= prompt_ ? Judge::kOne : 0);
+        evidence.add(Features::amended, amended.hits * Judge::kOne);
+        evidence.add(Features::kept, amended.misses * Judge::kOne);
+        evidence.add(Features::output, position >= prompt_ ? Judge::kOne : 0);
         for (std::size_t i = 0; i < grams_.size(); ++i) {
             const RecentGram& gram = grams_[i];
-            const int told = judge_.told(gram.same, gram.other);
-            evidence.add(static_cast<int>(Features::context3) + static_cast<int>(i), follows_[i] == best.token ? told : 0);
+            const int told = judge_.told(gram.counts);
+            evidence.add(static_cast<int>(Features::context3) + static_cast<int>(i), gram.follows == token ? told : 0);
         }
         return judge_.chance(evidence);
     }
@@ -473,11 +552,13 @@ class AdaptivePolicy final : public Policy {
     // Every token up to the first that was not drafted is judged by what was collected for its position.
     void learn(const Sources& sources, std::size_t from) {
         const NgramIndex& history = sources.text();
-        for (std::size_t at = from; at < history.size(); ++at) {
+        std::size_t at = from;
+        if (judged_ > 0) at += learn_going_on(history.tokens() + from, history.size() - from);
+        for (; at < history.size(); ++at) {
             const Token target = history.tokens()[at];
             const auto i = static_cast<int>(at - from);
             if (i < judged_) {
-                const Step& step = steps_[static_cast<std::size_t>(i)];
+                const Step& step = steps_[static_cast<std::size_t>(i - went_on_)];
                 count(step, target);
                 advance(state_, step, target);
                 if (!step.chosen() || step.chosen()->token != target) judged_ = 0;
@@ -491,8 +572,10 @@ class AdaptivePolicy final : public Policy {
     void count(const Step& step, Token target) noexcept {
         for (const Candidate& candidate : step) odds_.count(candidate.cell, candidate.token == target);
         if (step.named >= 0) amendments_.count(step.named, target);
-        if (step.best >= 0) accuracy_ += ((step.chosen()->token == target ? 1.0 : 0.0) - accuracy_) * kForget;
+        if (step.best >= 0) count_choice(step.chosen()->token == target);
     }
+
+    void count_choice(bool right) noexcept { accuracy_ += ((right ? 1.0 : 0.0) - accuracy_) * kForget; }
 
     // `token` came where `step` was.
     static void advance(State& state, const Step& step, Token token) noexcept {
@@ -565,7 +648,7 @@ class AdaptivePolicy final : public Policy {
     int ngram_;
     Odds odds_;
     Judge judge_;
-    std::tuple<RecentGrams<3>, RecentGrams<2>, RecentGrams<1>> recent_;
+    RecentGrams recent_;
     Amendments amendments_;
     double accuracy_ = kAccuracy;  // of the tokens chosen, later ones counting more
     bool begun_ = false;
@@ -580,10 +663,10 @@ class AdaptivePolicy final : public Policy {
     int drafted_ = 0;
     int stretched_accuracy_ = 0;
     State ahead_;                     // as if the drafts had been accepted
-    std::array<RecentGram, 3> grams_;
-    std::array<Token, 3> follows_;    // what followed each; -1: there is none
-    std::vector<Step> steps_;
-    int judged_ = 0;                  // steps that can be learned from
+    RecentGrams::Grams grams_;
+    int went_on_ = 0;                 // drafts that go_on() made: they have no steps
+    std::vector<Step> steps_;         // of those after them
+    int judged_ = 0;                  // positions that can be learned from
     Step followed_;
 
     int window_ = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +30,42 @@ inline unsigned equal_to(const Token* tokens, Token token) noexcept {
     return equal;
 #endif
 }
+
+// Four tokens in a row.
+class Four {
+  public:
+    explicit Four(const Token* tokens) noexcept : tokens_(load(tokens)) {}
+
+    // One more at the end; the first one goes.
+    void push(Token token) noexcept {
+#ifdef TRTLOOKUP_SSE2
+        tokens_ = _mm_or_si128(_mm_srli_si128(tokens_, 4), _mm_slli_si128(_mm_cvtsi32_si128(token), 12));
+#else
+        std::copy(tokens_.begin() + 1, tokens_.end(), tokens_.begin());
+        tokens_[3] = token;
+#endif
+    }
+
+    // Bit i: the i-th is tokens[i].
+    unsigned equal(const Token* tokens) const noexcept {
+#ifdef TRTLOOKUP_SSE2
+        return static_cast<unsigned>(_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(tokens_, load(tokens)))));
+#else
+        unsigned equal = 0;
+        for (int i = 0; i < 4; ++i) equal |= static_cast<unsigned>(tokens_[static_cast<std::size_t>(i)] == tokens[i]) << i;
+        return equal;
+#endif
+    }
+
+  private:
+#ifdef TRTLOOKUP_SSE2
+    static __m128i load(const Token* tokens) noexcept { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(tokens)); }
+    __m128i tokens_;
+#else
+    static std::array<Token, 4> load(const Token* tokens) noexcept { return {tokens[0], tokens[1], tokens[2], tokens[3]}; }
+    std::array<Token, 4> tokens_;
+#endif
+};
 
 // Of 8 tokens before each of both, how many at their ends are equal.
 inline int equal_before(const Token* one, const Token* other) noexcept {

@@ -41,8 +41,8 @@ class Judge {
     // ln(p / (1 - p)), between those of 2 and 4094 of 4096.
     int stretch(double p) const noexcept { return tables_->stretched[place(p)]; }
 
-    // The same of how often a context told the next token: `same` times and `other` times not, both at most 15.
-    int told(unsigned same, unsigned other) const noexcept { return tables_->told[same * kCounts + other]; }
+    // The same of how often a context told the next token and how often not, counts of four bits each.
+    int told(unsigned counts) const noexcept { return tables_->told[counts]; }
 
     // ln(1 + n), n at most 64.
     int log_of(int n) const noexcept { return tables_->logs[static_cast<std::size_t>(n)]; }
