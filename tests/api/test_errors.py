@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -10,6 +14,8 @@ import openai
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from trtserve.api import body
+from trtserve.api.context import LARGE_BODIES
 from trtserve.api.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from trtserve.engine.protocol import EngineClosedError, EngineError, RequestError
 from trtserve.sampling import SamplingParams
@@ -281,6 +287,37 @@ def test_other_media_types_are_refused(shared: Served) -> None:
     response = shared.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
     assert response.status_code == 415 and "application/json" in error_of(response)["message"]
     assert shared.post(CHAT, content=b"{}").status_code == 415
+
+
+def test_a_compressed_body_is_refused_by_its_name(shared: Served) -> None:
+    for encoding in ("gzip", "br, gzip", "x" * 99):
+        headers = {"content-type": "application/json", "content-encoding": encoding}
+        response = shared.post(CHAT, content=gzip.compress(b"{}"), headers=headers)
+        assert response.status_code == 415 and encoding[:40] in error_of(response)["message"]
+    headers = {"content-type": "application/json", "content-encoding": "Identity"}
+    assert shared.post(CHAT, content=json.dumps({"messages": SAY}).encode(), headers=headers).status_code == 200
+
+
+def test_few_large_bodies_are_parsed_at_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve()
+    checked, lock = body._checked, threading.Lock()
+    now = most = 0
+
+    def counted(raw: bytes, schema: Any) -> Any:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.05)
+        with lock:
+            now -= 1
+        return checked(raw, schema)
+
+    monkeypatch.setattr(body, "_checked", counted)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: served.post("/v1/completions", json={"prompt": HUGE}), range(8)))
+    assert {answer.status_code for answer in answers} == {400}
+    assert most == LARGE_BODIES
 
 
 def test_a_body_over_the_limit_is_refused_declared_or_not(serve: Serve) -> None:

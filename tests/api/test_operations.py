@@ -109,6 +109,7 @@ def test_health_tells_a_broken_engine(serve: Serve) -> None:
     response = served.get("/health")
     assert (response.status_code, response.json()) == (503, {"status": "unhealthy"})
     assert served.get("/health/live").status_code == 200
+    assert served.http.head("/health").status_code == 503 and served.http.head("/health/live").status_code == 200
 
 
 def test_version_and_schema(shared: Served) -> None:

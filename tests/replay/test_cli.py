@@ -228,6 +228,15 @@ def test_a_tenant_that_nobody_is_cannot_be_recorded(tmp_path: Path) -> None:
     assert code == 2 and "--record-tenant alice records nobody" in out
 
 
+def test_a_tenant_without_a_token_is_named(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("bob: bob-token-0123456789\n")
+    tokens.chmod(0o600)
+    options = ("--record-traces", tmp_path / "t.jsonl", "--record-tenant", "alice", "--record-tenant", "bob")
+    _, out = run("serve", tmp_path, *options, "--require-auth", "--auth-tokens-file", tokens, "--port", 0)
+    assert "--record-tenant alice: has no token" in out and "bob:" not in out
+
+
 @pytest.mark.parametrize("options", [("--record-traces", "t.jsonl"), ("--record-tenant", "alice")])
 def test_recording_needs_a_file_and_a_tenant(tmp_path: Path, options: tuple[str, str]) -> None:
     code, out = run("serve", tmp_path, *options)

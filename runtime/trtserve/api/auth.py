@@ -156,6 +156,11 @@ class TokenAuth:
         if self._file_stamp() != self._stamp:
             self.reload()
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """Who has a token now."""
+        return frozenset(self._tokens.values())
+
     def authenticate(self, authorization: str | None) -> str:
         self._reload_if_changed()
         if not authorization:

@@ -95,11 +95,19 @@ async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
             f"Content-Type is {kind or 'missing'}; send application/json",
             code="unsupported_media_type",
         )
-    config = context_of(request).config
-    body = await _read(request, config.max_body_bytes, config.stall_timeout)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise ApiError(
+            415,
+            f"Content-Encoding is {encoding[:40]}; this server takes bodies that are not compressed",
+            code="unsupported_media_type",
+        )
+    context = context_of(request)
+    body = await _read(request, context.config.max_body_bytes, context.config.stall_timeout)
     if len(body) < _LARGE:
         return _checked(body, schema)
-    return await to_thread.run_sync(_checked, body, schema)
+    async with context.large_bodies:
+        return await to_thread.run_sync(_checked, body, schema)
 
 
 def body_docs(schema: type[BaseModel]) -> dict[str, Any]:

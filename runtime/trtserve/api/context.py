@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from trtserve.api.auth import Authenticator, OpenAccess
 from trtserve.api.errors import ApiError, draining
 from trtserve.api.metrics import ServerMetrics
 from trtserve.engine.protocol import Engine
+
+#: Large bodies that are parsed at the same time. What JSON becomes can be twenty times its size.
+LARGE_BODIES = 2
 
 
 class TextCodec(Protocol):
@@ -72,6 +76,7 @@ class ServerContext:
     draining: bool = False
     """Set once, when the server begins to shut down: health turns 503, new requests are refused."""
     created: int = field(default_factory=lambda: int(time.time()))
+    large_bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LARGE_BODIES))
     metrics: ServerMetrics = field(init=False)
 
     def __post_init__(self) -> None:

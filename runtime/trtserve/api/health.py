@@ -14,6 +14,7 @@ from trtserve.api.version import version
 router = APIRouter()
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", summary="200 when requests are taken, 503 when draining or broken")
 async def health(request: Request) -> Response:
     context = context_of(request)
@@ -24,6 +25,7 @@ async def health(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
+@router.head("/health/live", include_in_schema=False)
 @router.get("/health/live", summary="200 while the process answers, draining or not")
 async def live() -> Response:
     return json_response({"status": "ok"})

@@ -185,7 +185,11 @@ def serve(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with friendly():
         overrides = overrides_of({**values, "max_queue": max_queue})
-        auth = TokenAuth(auth_tokens_file) if auth_tokens_file else OpenAccess()
+        auth: TokenAuth | OpenAccess = OpenAccess()
+        if auth_tokens_file is not None:
+            auth = TokenAuth(auth_tokens_file)
+            for tenant in sorted(set(record_tenant) - auth.tenants):
+                click.echo(f"Warning: --record-tenant {tenant}: has no token in {auth_tokens_file}", err=True)
         # What can be wrong is found in the order of its cost: the address, the settings, then the model.
         allow_many_connections()
         sock = listen(host, port)
