@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -75,6 +76,23 @@ def test_a_body_that_stops_coming_is_given_up(serve: Serve) -> None:
     assert head.startswith(b"HTTP/1.1 408") and b"connection: close" in head.lower()
     assert json.loads(body)["error"]["code"] == "request_timeout"
     assert served.engine.requests == []
+
+
+def test_a_body_that_trickles_in_is_given_up(serve: Serve) -> None:
+    served = serve(stall_timeout=0.3)
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
+        )
+        connection.settimeout(0.02)
+        answer, sent = b"", 0
+        while not answer:
+            connection.sendall(b"x")
+            sent += 1
+            with contextlib.suppress(TimeoutError):
+                answer = connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 408") and sent < 500
 
 
 def test_one_clients_leaving_leaves_the_others_alone(serve: Serve) -> None:

@@ -20,6 +20,10 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 _LARGE = 1 << 16
 
 
+#: Bytes of a body a second, on an average, of a client that gets on with it.
+_LEAST_RATE = 1024
+
+
 class _ConstantError(ValueError):
     """NaN or an infinity by name, which Python reads and JSON does not have."""
 
@@ -30,23 +34,25 @@ def _reject_constant(name: str) -> float:
 
 async def _read(request: Request, limit: int, timeout: float) -> bytes:
     """The body, or ApiError 413 as soon as it is known to be over ``limit`` bytes, or 408 when no more of it has come
-    for ``timeout`` seconds."""
+    for ``timeout`` seconds, or for so long altogether less than ``_LEAST_RATE``."""
     too_large = ApiError(413, f"The request body is over {limit} bytes, this server's limit.", code="request_too_large")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large
     body = bytearray()
     stream = request.stream()
+    begin = anyio.current_time()
     try:
         while True:
-            with anyio.fail_after(timeout):
+            behind = anyio.current_time() - begin - len(body) / _LEAST_RATE
+            with anyio.fail_after(min(timeout, timeout - behind)):
                 body += await anext(stream)
             if len(body) > limit:
                 raise too_large
     except StopAsyncIteration:
         return bytes(body)
     except TimeoutError:
-        message = f"The request body stopped coming; this server waits {timeout:g} s for more of it."
+        message = f"The request body came too slowly; this server waits {timeout:g} s for more of it."
         raise ApiError(408, message, code="request_timeout", headers={"Connection": "close"}) from None
 
 
