@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -301,6 +303,57 @@ def test_the_process_grows_by_no_more_than_the_budget() -> None:
             text += 1
     assert cache.stats().tokens == 15 << 20
     assert resident() - before < (24 << 20) + (4 << 20)
+
+
+WAITERS = """
+import sys, threading, time
+from trtserve.lookup.drafter import Drafter
+from trtserve.lookup.shared import SharedCache
+from trtserve.settings import PromptLookup
+
+cache, text = SharedCache(1, 2, 4), list(range(100))
+cache.insert("a", text)
+drafter = Drafter(PromptLookup(), shared=cache)
+one, other, last = (drafter.start(text[:9], scope="a") for _ in range(3))
+calls = {
+    "insert": lambda: cache.insert("a", text),
+    "propose": lambda: cache.propose("a", text[:9], 4),
+    "ways": lambda: cache.ways("a", text[:9], 4, 4),
+    "scopes": cache.scopes,
+    "stats": cache.stats,
+    "save": lambda: cache.save("a"),
+    "a lone sequence's round": lambda: drafter.propose([one], [4]),
+    "its step": lambda: drafter.step([other], [-1], [[9]], [4]),
+    "its end": lambda: drafter.finish(last, store=True),
+}
+for name, call in calls.items():
+    begun, done = threading.Event(), threading.Event()
+
+    def wait():
+        begun.set()
+        call()
+        done.set()
+
+    def hold():
+        thread.start()
+        begun.wait()
+        for _ in range(20):  # each time the other thread, and it alone, may run
+            time.sleep(0.001)
+        assert not done.is_set(), name
+        return name
+
+    thread = threading.Thread(target=wait)
+    assert cache.native.locked(hold) == name
+    thread.join()
+    assert done.is_set(), name
+print("all", len(calls))
+"""
+
+
+def test_a_thread_that_waits_for_the_cache_holds_up_no_other() -> None:
+    """The thread that has the lock runs Python: with the GIL held by one that waits it would never get further."""
+    done = subprocess.run([sys.executable, "-c", WAITERS], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["all", "9"], done.stderr
 
 
 def test_statistics_may_be_read_while_another_thread_inserts() -> None:

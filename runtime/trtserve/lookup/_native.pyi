@@ -4,13 +4,15 @@ Values that are not allowed raise ValueError and change nothing.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtserve.lookup.drafter import Drafts, Proposal
 from trtserve.lookup.tokens import Tokens
+
+_T = TypeVar("_T")
 
 class Index:
     def __init__(self, ngram: int, hash_bits: int = 64) -> None: ...
@@ -42,6 +44,8 @@ class SharedCache:
     def propose(self, scope: str, tail: Tokens, limit: int) -> tuple[list[int], int]: ...
     def ways(self, scope: str, tail: Tokens, limit: int, most: int) -> list[tuple[list[int], int, int, int, bool]]: ...
     def stats(self) -> tuple[int, int, int, int, int, int]: ...
+    def locked(self, call: Callable[[], _T]) -> _T:
+        """What ``call`` returns; other threads' calls of this cache wait for it, and it must not make any."""
     def names(self) -> list[str]: ...
     def save(self, scope: str) -> tuple[NDArray[np.uint32], NDArray[np.uint16], int, int] | None: ...
     def restore(

@@ -38,11 +38,22 @@ nb::tuple index_propose(const NgramIndex& index, int limit, int min_match) {
 template <typename T>
 using ReadOnly = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+// Whoever waits for the shared cache, which another thread may fill for a while, lets all other threads of Python go on. The
+// GIL is waited for without the cache, so that this does not hold up those who want it.
+void wait_without_gil(std::mutex& mutex) {
+    if (!PyGILState_Check()) return SharedCache::wait(mutex);
+    const nb::gil_scoped_release release;
+    SharedCache::wait(mutex);
+}
+
 // A NumPy array that owns the vector's memory.
 template <typename T>
 nb::object handed_over(std::vector<T>&& values) {
     auto* moved = new std::vector<T>(std::move(values));
-    const nb::capsule owner(moved, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    const nb::capsule owner(moved, [](void* p) noexcept {
+        const nb::gil_scoped_release release;  // much memory takes a while to give back
+        delete static_cast<std::vector<T>*>(p);
+    });
     return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(moved->data(), {moved->size()}, owner));
 }
 
@@ -95,8 +106,9 @@ NB_MODULE(_native, m) {
         .def_prop_ro("rounds_skipped", &Window::rounds_skipped);
 
     nb::class_<SharedCache>(m, "SharedCache")
-        .def(nb::init<std::size_t, int, int, std::size_t>(), nb::arg("budget"), nb::arg("scopes"), nb::arg("key_length"),
-             nb::arg("min_share_tokens") = SharedCache::kMinShareTokens)
+        .def("__init__", [](SharedCache* self, std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens) {
+            new (self) SharedCache(budget, scopes, key_length, min_share_tokens, &wait_without_gil);
+        }, nb::arg("budget"), nb::arg("scopes"), nb::arg("key_length"), nb::arg("min_share_tokens") = SharedCache::kMinShareTokens)
         .def("insert", [](SharedCache& self, const std::string& scope, nb::handle tokens) {
             const Int32s text(tokens, "tokens");
             const nb::gil_scoped_release release;
@@ -128,13 +140,13 @@ NB_MODULE(_native, m) {
             return found;
         }, nb::arg("scope"), nb::arg("tail").none(), nb::arg("limit"), nb::arg("most"))
         .def("stats", [](const SharedCache& self) {
-            SharedCacheStats s;
-            {
-                const nb::gil_scoped_release release;  // an insert may hold the lock
-                s = self.stats();
-            }
+            const SharedCacheStats s = self.stats();
             return nb::make_tuple(s.bytes, s.budget, s.scopes, s.evictions, s.documents, s.tokens);
         })
+        .def("locked", [](const SharedCache& self, const nb::callable& call) -> nb::object {
+            const auto lock = self.lock();
+            return call();
+        }, nb::arg("call"))
         .def("names", [](const SharedCache& self) {
             nb::list names;
             for (const std::string& name : self.names()) names.append(name);

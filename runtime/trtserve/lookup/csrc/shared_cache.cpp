@@ -6,8 +6,8 @@
 
 namespace trtlookup {
 
-SharedCache::SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens)
-    : keys_(key_length), share_{0, 0, 0}, budget_(budget), max_scopes_(static_cast<std::size_t>(scopes)) {
+SharedCache::SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens, Wait wait)
+    : keys_(key_length), share_{0, 0, 0}, budget_(budget), max_scopes_(static_cast<std::size_t>(scopes)), wait_(wait) {
     if (key_length < 1 || key_length > 64)
         throw std::invalid_argument("key_length is " + std::to_string(key_length) + "; allowed: 1 to 64");
     if (scopes < 1 || scopes > 256)
@@ -19,6 +19,15 @@ SharedCache::SharedCache(std::size_t budget, int scopes, int key_length, std::si
                                     std::to_string(share_.tokens) + " tokens beside a table of " +
                                     std::to_string(share_.slots) + " entries; allowed: at least " +
                                     std::to_string(min_share_tokens) + " tokens. Give it more memory or fewer scopes");
+}
+
+std::unique_lock<std::mutex> SharedCache::lock() const {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    while (!lock.owns_lock()) {
+        wait_(mutex_);
+        lock.try_lock();
+    }
+    return lock;
 }
 
 SharedCache::Scope* SharedCache::touch(const std::string& name) {
@@ -52,7 +61,7 @@ void SharedCache::insert(const std::string& scope, const Token* tokens, std::siz
             throw std::invalid_argument("token " + std::to_string(i) + " is " + std::to_string(tokens[i]) +
                                         "; allowed: 0 to 2147483647");
     if (count <= static_cast<std::size_t>(key_length())) return;  // no key with a following token
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = this->lock();
     Scope& stored = open(scope);
     tokens_ += stored.text->insert(tokens, count);
     ++stored.documents;
@@ -62,7 +71,7 @@ void SharedCache::insert(const std::string& scope, const Token* tokens, std::siz
 
 SharedCache::Found SharedCache::copy(const std::string& scope, const Token* tail_end, std::size_t available, int limit,
                                      int most_match, Token* out) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = this->lock();
     const Scope* found = touch(scope);
     Way way;
     if (!found || found->text->ways(tail_end, available, most_match, &way, 1) == 0 || way.match < key_length()) return {0, 0};
@@ -71,7 +80,7 @@ SharedCache::Found SharedCache::copy(const std::string& scope, const Token* tail
 
 int SharedCache::ways(const std::string& scope, const Token* tail_end, std::size_t available, int limit, int most_match,
                       Way* out, int most, Token* text, int* lengths) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = this->lock();
     const Scope* found = touch(scope);
     if (!found) return 0;
     const int count = found->text->ways(tail_end, available, most_match, out, most);
@@ -80,14 +89,14 @@ int SharedCache::ways(const std::string& scope, const Token* tail_end, std::size
 }
 
 SharedCacheStats SharedCache::stats() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = this->lock();
     std::size_t bytes = 0;
     for (const Scope& scope : scopes_) bytes += scope.text->bytes();
     return {bytes, budget_, scopes_.size(), evictions_, documents_, tokens_};
 }
 
 std::vector<std::string> SharedCache::names() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = this->lock();
     std::vector<std::string> names;
     for (const Scope& scope : scopes_) names.push_back(scope.name);
     return names;
@@ -98,7 +107,7 @@ std::optional<SavedText> SharedCache::save(const std::string& name) const {
     std::uint64_t documents = 0;
     std::int64_t stored_at = 0;
     {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto lock = this->lock();
         const auto found = by_name_.find(name);
         if (found == by_name_.end()) return std::nullopt;
         text = found->second->text;
@@ -113,7 +122,7 @@ std::optional<SavedText> SharedCache::save(const std::string& name) const {
 
 void SharedCache::restore(const std::string& name, const std::uint32_t* tokens, std::size_t count,
                           const std::uint16_t* seen, int key_length, std::uint64_t documents, std::int64_t stored_at) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = this->lock();
     if (by_name_.contains(name)) throw std::invalid_argument("restore: scope " + name + " is held already");
     Scope& scope = open(name);
     scope.documents = documents;

@@ -25,12 +25,20 @@ struct SharedCacheStats {
     std::uint64_t tokens;      // written to rings, ever
 };
 
-// All scopes. Every call locks, so that statistics can be read from any thread.
+// All scopes. Every call locks, so that statistics can be read, and texts saved, from any thread.
 class SharedCache {
   public:
     static constexpr std::size_t kMinShareTokens = 1024;
 
-    SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens = kMinShareTokens);
+    // Called by a thread that finds the cache locked: returns when it has been unlocked, or may have been.
+    using Wait = void (*)(std::mutex&);
+    static void wait(std::mutex& mutex) { const std::lock_guard<std::mutex> lock(mutex); }
+
+    SharedCache(std::size_t budget, int scopes, int key_length, std::size_t min_share_tokens = kMinShareTokens,
+                Wait wait = &SharedCache::wait);
+
+    // No other call gets further until the lock is given up.
+    std::unique_lock<std::mutex> lock() const;
 
     int key_length() const noexcept { return keys_.key_length(); }
     const Share& share() const noexcept { return share_; }
@@ -79,6 +87,7 @@ class SharedCache {
     Share share_;
     std::size_t budget_;
     std::size_t max_scopes_;
+    Wait wait_;
     mutable std::mutex mutex_;
     Scopes scopes_;
     std::unordered_map<std::string_view, Scopes::iterator> by_name_;  // keys are the names in scopes_
