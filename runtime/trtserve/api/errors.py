@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -116,6 +116,12 @@ def _given(value: object) -> str:
     return f" (given: {type(value).__name__})" if isinstance(value, list | dict | str) else ""
 
 
+def _length_message(value: object, bounds: Mapping[str, Any]) -> str:
+    """Pydantic names its own types here, which no client knows."""
+    allowed = f"up to {bounds['max_length']}" if "max_length" in bounds else f"at least {bounds['min_length']}"
+    return f"has {len(value) if isinstance(value, Sized) else 'other'} items; allowed: {allowed}"
+
+
 def from_validation(error: ValidationError, rename: Mapping[str, str] | None = None) -> ApiError:
     """A schema violation as a 400 that names each field at fault, the first one as ``param``."""
     problems, first = [], None
@@ -128,8 +134,11 @@ def from_validation(error: ValidationError, rename: Mapping[str, str] | None = N
         if problem["type"] == "missing":
             problems.append(f"{path}: required but missing")
             continue
-        message = problem["msg"].removeprefix("Value error, ")
-        given = _given(problem["input"]) if problem["type"] != "value_error" else ""
+        message, given = problem["msg"].removeprefix("Value error, "), ""
+        if problem["type"] in ("too_long", "too_short"):
+            message = _length_message(problem["input"], problem["ctx"])
+        elif problem["type"] != "value_error":
+            given = _given(problem["input"])
         problems.append(f"{path}: {message}{given}" if path else message)
     missing = all(p["type"] == "missing" for p in error.errors())
     return invalid("; ".join(problems[:8]), first, "missing_required_parameter" if missing else None)
