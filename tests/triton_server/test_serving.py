@@ -162,6 +162,21 @@ def test_a_defect_on_the_way_in_is_answered(loaded: Loaded) -> None:
     assert "ZeroDivisionError" not in client.failure[1]
 
 
+def test_a_thread_that_dies_leaves_nobody_waiting(loaded: Loaded) -> None:
+    def die() -> None:
+        raise SystemExit("no more")
+
+    serving = Serving(loaded.engine, loaded.tokenizer, NoObservers())
+    clients = [accept(serving, call(ENDLESS)) for _ in range(SLOTS + 1)]
+    assert clients[0].started.wait(30)
+    serving._loop.call_soon_threadsafe(die)
+    stopped = ("unavailable", "the model's thread has stopped; load the model again")
+    assert {client.wait().failure for client in clients} == {stopped}
+    wait_idle(loaded)
+    assert accept(serving, call()).wait().failure == stopped
+    serving.close()
+
+
 def test_closing_answers_everything_and_ends_the_threads(loaded: Loaded) -> None:
     before = set(threading.enumerate())
     serving = Serving(loaded.engine, loaded.tokenizer, NoObservers())

@@ -7,10 +7,12 @@ unfinished request is asked whether it was cancelled, also while it waits for a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
 from trtserve.engine.protocol import (
@@ -34,6 +36,8 @@ log = logging.getLogger("trtserve.triton")
 CANCEL_PERIOD = 0.05
 #: Threads that tokenize, which lets go of the interpreter's lock. Long prompts must not hold up the streams.
 TOKENIZERS = 2
+
+_STOPPED = "the model's thread has stopped; load the model again"
 
 Failure = Literal["invalid", "unavailable", "cancelled", "internal"]
 
@@ -82,35 +86,63 @@ class Serving:
         self._engine = engine
         self._tokenizer = tokenizer
         self._observers = observers
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._unanswered: set[Reply] = set()
         self._running: set[_Running] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._pool = ThreadPoolExecutor(TOKENIZERS, "trtserve-tokenize")
-        self._thread = threading.Thread(target=self._loop.run_forever, name="trtserve-triton", daemon=True)
+        self._watch = self._loop.create_task(self._watch_cancellation())
+        self._end_of_all: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="trtserve-triton", daemon=True)
         self._thread.start()
-        self._watch = asyncio.run_coroutine_threadsafe(self._watch_cancellation(), self._loop)
 
     def accept(self, call: Call | Stop, reply: Reply) -> None:
         """Serve a request, from any thread. Returns at once; everything else reaches ``reply``."""
-        self._loop.call_soon_threadsafe(self._start, call, reply)
+        with self._lock:
+            stopped = self._stopped
+            if not stopped:
+                self._unanswered.add(reply)
+                self._loop.call_soon_threadsafe(self._start, call, reply)
+        if stopped:
+            _tell(reply, "unavailable", _STOPPED)
 
     def close(self) -> None:
         """Cancel what runs, answer it, and end the thread. The engine must still be open."""
-        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(RuntimeError):  # after a crash there is nobody to ask, and nothing left to do
+            self._loop.call_soon_threadsafe(self._begin_end)
         self._thread.join()
-        self._loop.close()
         self._pool.shutdown()
 
     # ---- the loop's thread ------------------------------------------------------------------------------------------
 
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        except BaseException:
+            log.exception("the thread that serves stopped")
+        with self._lock:
+            self._stopped = True
+        # Nobody, unless the thread crashed. Triton would wait for them.
+        for running in self._running:
+            running.generation.cancel()
+        for reply in self._unanswered:
+            _tell(reply, "unavailable", _STOPPED)
+        self._loop.close()
+
     def _start(self, call: Call | Stop, reply: Reply) -> None:
         if isinstance(call, Stop):
+            self._unanswered.discard(reply)
             self._stop(call, reply)
             return
         task = self._loop.create_task(self._serve(call, reply))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._served, reply))
+
+    def _served(self, reply: Reply, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._unanswered.discard(reply)
 
     def _stop(self, call: Stop, reply: Reply) -> None:
         for running in self._running:
@@ -179,12 +211,17 @@ class Serving:
                 if not running.stopped and running.reply.cancelled():
                     running.stop()
 
+    def _begin_end(self) -> None:
+        self._end_of_all = self._loop.create_task(self._finish())
+
     async def _finish(self) -> None:
         self._watch.cancel()
+        await asyncio.wait({self._watch})
         while self._tasks:
             for running in self._running:
                 running.generation.cancel()
             await asyncio.wait(self._tasks, timeout=CANCEL_PERIOD)
+        self._loop.stop()
 
 
 def _kind(error: EngineError) -> Failure:
