@@ -119,6 +119,25 @@ def test_a_quarter_of_a_million_operations_and_no_token_crosses_scopes(
     assert model.evictions > 100
 
 
+@pytest.mark.parametrize("key_length", [1, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64])
+def test_keys_of_any_length_in_long_documents(key_length: int) -> None:
+    """Documents that repeat themselves and each other for hundreds of tokens, with edits between."""
+    rng = random.Random(key_length)
+    cache, model = tiny(20_000, 1, key_length), reference.SharedCache(20_000, 1, key_length)
+    text = [rng.randrange(40) for _ in range(300)]
+    for _ in range(25):
+        begin, end = sorted(rng.sample(range(len(text)), 2))
+        document = text[begin:end] + [rng.randrange(40) for _ in range(rng.randrange(80))] + text[: rng.randrange(200)]
+        document[rng.randrange(len(document))] = rng.randrange(40)
+        cache.insert("a", document)
+        model.insert("a", document)
+        assert_same_counters(cache, model)
+        for _ in range(8):
+            tail = document[: rng.randrange(1, len(document))]
+            assert cache.ways("a", tail, 8, 4) == model.ways("a", tail, 8, 4)
+        text = (text + document)[-600:]
+
+
 def campaign(fault: str) -> bool:
     """Whether random operations tell the native cache from a model with this fault."""
     cases = [(256, 2, 3, 5), (512, 3, 3, 5), (1024, 4, 3, 5), *[(65_536, 4, 200, 1)] * 3]

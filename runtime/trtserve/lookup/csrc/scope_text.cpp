@@ -75,9 +75,22 @@ class ScopeText::Walk {
         states_[0] = 0;
     }
 
-    // Called for `i` that goes up by one from call to call, before the next two.
-    void to(std::size_t i) noexcept {
-        if (next_ < count_ && next_ < i + kAhead) hash(std::min(next_ + kBlock, count_));
+    // Called for every `i` in order, before set(key, i) of the key length's key, or where `all` of any.
+    void to(std::size_t i, bool all) noexcept {
+        while (next_ < count_ && next_ < i + kAhead) {
+            const WindowHash& any = keys_.hash(0);
+            const std::size_t end = std::min(next_ + kBlock, count_);
+            for (std::size_t at = next_; at < end; ++at) states_[at % kStates] = any.extend(states_[(at - 1) % kStates], tokens_[at - 1]);
+            hash(keys_.main(), next_, end);
+            next_ = end;
+        }
+        if (!all) return;
+        short_ = std::max(short_, i);
+        while (short_ < next_ && short_ < i + kAhead) {
+            const std::size_t end = std::min(short_ + kBlock, next_);
+            for (int key = keys_.main() + 1; key < keys_.count(); ++key) hash(key, short_, end);
+            short_ = end;
+        }
     }
 
     // The set of a key that ends before `i`, of the key length or shorter.
@@ -94,26 +107,21 @@ class ScopeText::Walk {
         return window.between(states_[(i - static_cast<std::size_t>(window.window())) % kStates], states_[i % kStates]);
     }
 
-    void hash(std::size_t end) noexcept {
-        const WindowHash any = keys_.hash(0);
-        for (std::size_t i = next_; i < end; ++i) states_[i % kStates] = any.extend(states_[(i - 1) % kStates], tokens_[i - 1]);
-        for (int key = keys_.main(); key < keys_.count(); ++key) {
-            const WindowHash window = keys_.hash(key);
-            const Part part = text_.part(key);
-            auto& sets = sets_[static_cast<std::size_t>(key)];
-            for (std::size_t i = std::max(next_, static_cast<std::size_t>(window.window())); i < end; ++i) {
-                const Set set = sets[i % kSets] = set_of(part, key, state(window, i));
-                text_.prefetch(set);
-            }
+    void hash(int key, std::size_t begin, std::size_t end) noexcept {
+        const WindowHash window = keys_.hash(key);
+        const Part part = text_.part(key);
+        auto& sets = sets_[static_cast<std::size_t>(key)];
+        for (std::size_t i = std::max(begin, static_cast<std::size_t>(window.window())); i < end; ++i) {
+            const Set set = sets[i % kSets] = set_of(part, key, state(window, i));
+            text_.prefetch(set);
         }
-        next_ = end;
     }
 
     const ScopeText& text_;
     const Keys& keys_;
     const Token* tokens_;
     std::size_t count_;
-    std::size_t next_ = 1;
+    std::size_t next_ = 1, short_ = 1;  // the first places whose keys, and whose shorter keys, were not hashed yet
     std::array<std::uint64_t, kStates> states_;  // of all tokens before i, at the place of i
     std::array<std::array<Set, kSets>, Keys::kMost> sets_;
 };
@@ -144,6 +152,20 @@ int ScopeText::match(Place place, const Token* tail_end, std::size_t available, 
         if (token & kStart) break;
     }
     return match;
+}
+
+// Whether the slot's key is the tail's: all of it is in the ring, in one stretch. Most often it is, or its last token differs.
+bool ScopeText::follows(Slot slot, const Token* tail_end) const noexcept {
+    const auto length = static_cast<std::size_t>(keys_->length(key_of(slot)));
+    const Place place = place_of(slot);
+    if (place < oldest() + length || place > written_.load(std::memory_order_relaxed)) return false;
+    std::size_t index = index_of(place);
+    for (std::size_t back = 1; back <= length; ++back) {
+        index = (index == 0 ? ring_.size() : index) - 1;
+        const std::uint32_t differs = ring_[index] ^ static_cast<std::uint32_t>(*(tail_end - back));
+        if (differs != 0 && (differs != kStart || back < length)) return false;  // only the first of them may start a stretch
+    }
+    return true;
 }
 
 // How many of the tokens stand from `place` on, within its stretch.
@@ -205,7 +227,8 @@ bool ScopeText::enter_known(const Set& set, Likely likely, const Token* tokens, 
         const Slot entry = slots_[slot];
         const Place other = place_of(entry);
         if (!holds(other) || (at(other) & ~kStart) != token || !follows(entry, tokens)) continue;
-        put(slot, slot_of(std::max(place, other), std::min(seen_of(entry) + seen, kMostSeen), set.tag, token));
+        const Slot now = slot_of(std::max(place, other), std::min(seen_of(entry) + seen, kMostSeen), set.tag, token);
+        if (now != entry) put(slot, now);
         return true;
     }
     bool others = false;
@@ -228,14 +251,14 @@ std::size_t ScopeText::insert(const Token* tokens, std::size_t count) noexcept {
     bool open = false;      // a stretch is being written,
     std::size_t begin = 0;  // from this token of the document on
     for (std::size_t i = n; i < count; ++i) {
-        walk.to(i);
+        walk.to(i, true);
         const Set& key = walk.set(main, i);
         const Likely known = likely(key, tokens[i]);
         if (known.token != 0) {
             if (const Place from = repeat(key, known.token, tokens + i, std::min<std::size_t>(kKnownRun, count - i)); from != 0) {
                 const std::size_t length = run(from, tokens + i, count - i);
                 for (std::size_t j = 0; j < length; ++j) {
-                    walk.to(i + j);
+                    walk.to(i + j, false);
                     const Set& set = walk.set(main, i + j);
                     enter_known(set, likely(set, tokens[i + j]), tokens + i + j, from + j, 0);
                 }

@@ -168,10 +168,7 @@ class ScopeText {
     std::uint32_t at(Place place) const noexcept { return ring_[index_of(place)]; }
     bool holds(Place place) const noexcept { return place >= oldest() && place < written_.load(std::memory_order_relaxed); }
     int match(Place place, const Token* tail_end, std::size_t available, int most) const noexcept;
-    bool follows(Slot slot, const Token* tail_end) const noexcept {
-        const int length = keys_->length(key_of(slot));
-        return match(place_of(slot), tail_end, static_cast<std::size_t>(length), length) == length;
-    }
+    bool follows(Slot slot, const Token* tail_end) const noexcept;
     std::size_t run(Place place, const Token* tokens, std::size_t count) const noexcept;
     Place repeat(const Set& set, unsigned likely, const Token* tokens, std::size_t count) const noexcept;
     void enter(const Set& set, const Token* tokens, Place place) noexcept;
