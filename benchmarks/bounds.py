@@ -83,6 +83,10 @@ class Node:
         for token in self.chances if branches else [likeliest]:
             yield token, self.chances[token] / total
 
+    def told(self, branches: bool) -> float:
+        """How well the text here is told: the chance of the likeliest token."""
+        return max((chance for _, chance in self.ways(branches)), default=0.0)
+
 
 class Price:
     """A curve, as one sequence's rows are divided under it (``adaptive.divide_rows``)."""
@@ -101,12 +105,12 @@ def drafted(root: Node, price: Price, rows: int, depth: int, *, branches: bool) 
     heap: list[tuple[float, Tokens, Node, float]] = []
 
     def reach(node: Node, path: Tokens, reached: float) -> None:
-        ways = list(node.ways(branches)) if len(path) < depth else []
-        # What a token is worth is the position's: how well the text there is told, whichever token it is.
-        worth = price.worth(max((chance for _, chance in ways), default=0.0))
+        ways = [(t, c) for t, c in node.ways(branches) if c * reached >= LEAST] if len(path) < depth else []
         for token, chance in ways:
-            if chance * reached >= LEAST:
-                heapq.heappush(heap, (-chance * reached * worth, (*path, token), node, chance * reached))
+            # At the limit the policy does not search what is behind a draft, and takes its own position for that.
+            behind = node if len(path) + 1 == depth else node.behind(token)
+            worth = price.worth(behind.told(branches))
+            heapq.heappush(heap, (-chance * reached * worth, (*path, token), node, chance * reached))
 
     reach(root, (), 1.0)
     taken: list[Tokens] = []

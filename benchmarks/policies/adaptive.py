@@ -326,7 +326,8 @@ class Adaptive:
     # ---- a round ----
 
     def propose(self, limit: int) -> tuple[list[int], list[float]]:
-        """Drafts and the chance of each and all before it."""
+        """Drafts, and the chance of each and all before it, then that of the token behind them all and those before it:
+        0 where nothing names one. At the limit nothing is searched there: it is as likely as the last draft is."""
         self.steps = []
         if limit <= 0 or not self.history:
             return [], []
@@ -334,19 +335,21 @@ class Adaptive:
         ahead = State(self.state.cursor, list(self.state.breaks))
         chance = 1.0
         chances: list[float] = []
-        while len(chances) < limit:
+        while True:
             step = self._collect(ahead, tokens)
             self._choose(step)
             self.steps.append(step)
-            if step.best is None:
-                break
             chance *= step.chance
-            if chance < LEAST:
+            chances.append(chance)
+            if step.best is None or chance < LEAST:
                 break
             tokens.append(step.best.token)
-            chances.append(chance)
+            if len(chances) == limit:
+                chances.append(chance * step.chance)
+                break
             advance(ahead, step, step.best.token)
-        return tokens[len(self.history) :], chances
+        drafts = tokens[len(self.history) :]
+        return drafts, chances if drafts else []
 
     def observe(self, tokens: list[int]) -> None:
         start = len(self.history)
@@ -626,7 +629,7 @@ def _vote(same: int, other: int, longer: bool) -> int:
 
 
 def worths(batch: int, cost: Callable[[int, int], float]) -> list[float]:
-    """What a token is worth in steps of its sequence, by the chance that it is right once all before it are."""
+    """What a draft that is right saves in steps of its sequence, by the chance of the token behind it."""
     out = []
     for i in range(CHANCES + 1):
         chance = i / CHANCES
@@ -642,17 +645,18 @@ def worths(batch: int, cost: Callable[[int, int], float]) -> list[float]:
 def divide_rows(chances: Sequence[Sequence[float]], cost: Callable[[int, int], float], others: int = 0) -> list[int]:
     """Drafts of each sequence to verify: rows go to those that save most time, while they save more than they cost.
 
-    ``cost(batch, extra)`` is a verify's time with ``extra`` draft rows, over that of one without.
+    ``chances`` of each sequence are those of its drafts and of the token behind them, each with all before it; none
+    where it has no drafts. ``cost(batch, extra)`` is a verify's time with ``extra`` draft rows, over that of one
+    without.
     """
     batch = len(chances) + others
     worth = worths(batch, cost)
 
     def saved(sequence: int, draft: int) -> float:
-        chance = chances[sequence][draft]
-        before = chances[sequence][draft - 1] if draft else 1.0
-        return chance * worth[int(min(chance / before, 1.0) * CHANCES + 0.5)]
+        chance, behind = chances[sequence][draft : draft + 2]
+        return chance * worth[int(min(behind / chance, 1.0) * CHANCES + 0.5)]
 
-    heads = [(-saved(i, 0), i, 0) for i, of in enumerate(chances) if of]
+    heads = [(-saved(i, 0), i, 0) for i, of in enumerate(chances) if len(of) > 1]
     heapq.heapify(heads)
     saving, best, kept = 0.0, EDGE, 0
     order: list[int] = []
@@ -663,6 +667,6 @@ def divide_rows(chances: Sequence[Sequence[float]], cost: Callable[[int, int], f
         gain = saving - (cost(batch, len(order)) - 1.0)
         if gain > best:
             best, kept = gain, len(order)
-        if draft + 1 < len(chances[sequence]):
+        if draft + 2 < len(chances[sequence]):
             heapq.heappush(heads, (-saved(sequence, draft + 1), sequence, draft + 1))
     return [order[:kept].count(i) for i in range(len(chances))]

@@ -162,15 +162,16 @@ def test_an_edit_made_again_is_drafted_within_a_copy() -> None:
 
 
 def test_a_token_is_worth_less_where_the_next_round_would_bring_it() -> None:
-    """The same chance of acceptance: in a sure copy a row has to be cheap, after a weak link it may cost more."""
+    """The same chance of acceptance: within a sure copy a row has to be cheap, where it ends it may cost more."""
     curve = CostCurve(
         device="line", points=tuple(CostPoint(batch=1, rows=r, context=0, seconds=1 + 0.1 * (r - 1)) for r in (1, 65))
     )
-    sure, weak = [0.5, 0.5, 0.5, 0.5], [0.5]
-    assert _native.divide_rows([sure], verify_cost(curve)) == [1]
-    assert _native.divide_rows([weak], verify_cost(curve)) == [1]
-    assert _native.divide_rows([[0.999, 0.998, 0.997, 0.5]], verify_cost(curve)) == [4]
-    assert _native.divide_rows([[0.08]], verify_cost(curve)) == [0], "it saves less than its row costs"
+    cost = verify_cost(curve)
+    assert _native.divide_rows([[0.2, 0.2]], cost) == [0], "the next round would go on with the copy"
+    assert _native.divide_rows([[0.2, 0.0]], cost) == [1], "the token behind it would take a round"
+    assert _native.divide_rows([[0.999, 0.998, 0.997, 0.5, 0.1]], cost) == [4]
+    assert _native.divide_rows([[0.999, 0.998, 0.997, 0.1, 0.1]], cost) == [3]
+    assert _native.divide_rows([[0.08, 0.0]], cost) == [0], "it saves less than its row costs"
 
 
 def test_a_repeat_is_copied_past_the_history_s_end() -> None:
@@ -278,7 +279,10 @@ def test_equal_calls_give_equal_drafts() -> None:
 def test_a_sequence_learns_what_its_copies_are_worth() -> None:
     """A text that breaks every copy after one token: drafts become rare, though every one looked like the last."""
     rng = random.Random(1)
-    drafter = Drafter(lookup(max_drafts=16))
+    dear = CostCurve(
+        device="line", points=tuple(CostPoint(batch=1, rows=r, context=0, seconds=1 + 0.15 * (r - 1)) for r in (1, 65))
+    )
+    drafter = Drafter(lookup(max_drafts=16), cost=dear)
     key = [1, 2, 3, 4]
     prompt = [t for i in range(30) for t in (*key, 100 + i)]
     truth = [t for i in range(60) for t in (*key, 1000 + rng.randrange(1000))]
@@ -289,7 +293,7 @@ def test_a_sequence_learns_what_its_copies_are_worth() -> None:
 
 @given(
     chances=st.lists(
-        st.lists(st.floats(0.01, 1), max_size=6).map(lambda c: sorted(c, reverse=True)), min_size=1, max_size=6
+        st.lists(st.floats(0.01, 1), max_size=7).map(lambda c: sorted(c, reverse=True)), min_size=1, max_size=6
     ),
     batch_cost=st.floats(0.001, 1),
 )
@@ -309,7 +313,7 @@ def test_rows_are_divided_as_transcribed(chances: list[list[float]], batch_cost:
     assert taken == divide_rows(chances, curve.at)
     assert _native.divide_rows(chances, curve, 3) == divide_rows(chances, curve.at, 3)
     assert _native.divide_rows(chances, curve, 3) == divide_rows([*chances, [], [], []], curve.at)[: len(chances)]
-    assert all(0 <= n <= len(of) for n, of in zip(taken, chances, strict=True))
+    assert all(0 <= n <= max(len(of) - 1, 0) for n, of in zip(taken, chances, strict=True))
 
 
 def gain(chances: list[list[float]], counts: list[int], cost: _native.VerifyCost) -> float:
@@ -317,8 +321,8 @@ def gain(chances: list[list[float]], counts: list[int], cost: _native.VerifyCost
     worth = worths(len(chances), cost.at)
     saved = 0.0
     for of, count in zip(chances, counts, strict=True):
-        for before, chance in itertools.pairwise([1.0, *of[:count]]):
-            saved += chance * worth[int(chance / before * 256 + 0.5)]
+        for chance, behind in itertools.pairwise(of[: count + 1]):
+            saved += chance * worth[int(behind / chance * 256 + 0.5)]
     return saved / len(chances) - cost.at(len(chances), sum(counts)) + 1
 
 

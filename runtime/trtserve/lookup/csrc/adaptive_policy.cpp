@@ -148,15 +148,15 @@ class AdaptivePolicy final : public Policy {
         drafts_ = tail_.data() + kept;
         ahead_ = state_;
         Copy copy;
-        Prospect prospect(outlook, limit);
-        double chance = 1.0;
-        drafted_ = 0;
+        Prospect prospect(outlook, limit, saved);
+        drafted_ = went_on_ = 0;
+        bool open = true;
         if (ahead_.solid() && history.size() >= RecentGrams::kBefore) {
             copy = first(sources, ahead_.cursor.text, ahead_.cursor.position, ahead_.cursor.match);
-            chance = go_on(sources, limit, out, saved, prospect);
+            open = go_on(sources, limit, out, prospect);
         }
-        judged_ = went_on_ = drafted_;
-        for (; drafted_ < limit && !prospect.exhausted(); ++drafted_) {
+        judged_ = went_on_;
+        for (; open && drafted_ < limit; ++drafted_) {
             const auto place = static_cast<std::size_t>(drafted_ - went_on_);
             if (steps_.size() == place) steps_.emplace_back();
             Step& step = steps_[place];
@@ -165,14 +165,14 @@ class AdaptivePolicy final : public Policy {
             choose(step);
             judged_ = drafted_ + 1;
             const Candidate* best = step.chosen();
-            if (!best) break;
-            chance *= step.chance;
-            if (chance < kLeast) break;
+            prospect.reach(best ? step.chance : 0.0);
+            if (!best || prospect.chance() < kLeast || prospect.exhausted()) break;
             if (drafted_ == 0) copy = first(sources, best->text, best->position, best->match);
             out[drafted_] = drafts_[drafted_] = best->token;
-            saved[drafted_] = prospect.add(chance, step.chance);
+            prospect.draft();
             advance(ahead_, step, best->token);
         }
+        prospect.finish();
         copy.count = drafted_;
         return copy.count > 0 ? copy : Copy{};
     }
@@ -235,8 +235,8 @@ class AdaptivePolicy final : public Policy {
 
     // The drafts of a solid copy, as collect(), choose() and advance() would make them at several times the cost: nothing
     // else names a token, so little changes from draft to draft. Ends where an amendment might be chosen, and where the
-    // draft might end. Returns the chance that all are right.
-    double go_on(const Sources& sources, int limit, Token* out, double* saved, Prospect& prospect) noexcept {
+    // copy might end. Returns whether there may be more drafts.
+    bool go_on(const Sources& sources, int limit, Token* out, Prospect& prospect) noexcept {
         const NgramIndex& history = sources.text();
         Cursor& cursor = ahead_.cursor;
         const Text source = text(sources, cursor.text);
@@ -244,8 +244,8 @@ class AdaptivePolicy final : public Policy {
         const int set = kAlone * 2 + (cursor.resumed ? 1 : 0);
         int cell = -1;
         Judge::Evidence evidence = judge_.about(set);
-        double all = 1.0;
-        for (; drafted_ < limit && !prospect.exhausted(); ++drafted_) {
+        bool open = true;
+        for (; drafted_ < limit; ++drafted_) {
             const Token token = named(cursor.text, source, cursor.position);
             if (token < 0) break;
             const Amendments::Amendment amended = amendments_.of(token);
@@ -257,17 +257,23 @@ class AdaptivePolicy final : public Policy {
             }
             grams_ = recent_.latest(tail, history.tokens(), history.size());
             const double given = chance(evidence, token, cursor.position, cursor.match, amended);
-            if (all * given < kLeast) break;
-            all *= given;
-            out[drafted_] = drafts_[drafted_] = token;
-            saved[drafted_] = prospect.add(all, given);
+            if (prospect.chance(given) < kLeast) break;
+            prospect.reach(given);
+            drafts_[drafted_] = token;
+            if (prospect.exhausted()) {
+                open = false;
+                break;
+            }
+            out[drafted_] = token;
+            prospect.draft();
             tail.push(token);
             cursor.advance();
         }
-        return all;
+        went_on_ = drafted_ + (open ? 0 : 1);
+        return open;
     }
 
-    // Learns from the drafts that go_on() made, up to the first that was not the target. Returns how many it judged.
+    // Learns from the tokens that go_on() judged, up to the first that was not the target. Returns how many those are.
     std::size_t learn_going_on(const Token* targets, std::size_t count) noexcept {
         Cursor& cursor = state_.cursor;
         const std::size_t most = std::min(count, static_cast<std::size_t>(went_on_));
@@ -664,7 +670,7 @@ class AdaptivePolicy final : public Policy {
     int stretched_accuracy_ = 0;
     State ahead_;                     // as if the drafts had been accepted
     RecentGrams::Grams grams_;
-    int went_on_ = 0;                 // drafts that go_on() made: they have no steps
+    int went_on_ = 0;                 // tokens that go_on() judged: they have no steps
     std::vector<Step> steps_;         // of those after them
     int judged_ = 0;                  // positions that can be learned from
     Step followed_;

@@ -195,17 +195,14 @@ NB_MODULE(_native, m) {
     m.def("divide_rows", [](const std::vector<std::vector<double>>& chances, const VerifyCost& cost, int others) {
         std::size_t most = 0;
         for (const std::vector<double>& of : chances) most = std::max(most, of.size());
-        RowBudget budget(cost, static_cast<int>(most));
+        RowBudget budget(cost, static_cast<int>(std::max(most, std::size_t{1}) - 1));
         const Outlook& outlook = budget.outlook(static_cast<int>(chances.size()) + others);
         std::vector<std::vector<double>> saved;
         std::vector<Offer> offers;
         for (const std::vector<double>& of : chances) {
-            double before = 1.0;
             std::vector<double>& times = saved.emplace_back();
-            for (const double chance : of) {
-                times.push_back(outlook.saved(chance, before > 0 ? std::min(chance / before, 1.0) : 0.0));
-                before = chance;
-            }
+            for (std::size_t i = 0; i + 1 < of.size(); ++i)
+                times.push_back(outlook.saved(of[i], of[i] > 0 ? std::min(of[i + 1] / of[i], 1.0) : 0.0));
             offers.push_back({times.data(), static_cast<int>(times.size())});
         }
         std::vector<int> taken;

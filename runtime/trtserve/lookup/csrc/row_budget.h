@@ -15,10 +15,10 @@ namespace trtlookup {
 // What drafts are worth in a batch of one size, and how much more of them could be. Times are in steps of one sequence: a
 // round without drafts takes as many as the batch has sequences.
 //
-// A draft that is accepted saves the time that its token would have taken otherwise, and that depends on where it stands:
-// in a copy that seldom breaks the next round would have emitted it at the price of a row, after a break it would have
-// taken a round. So a token that is right with chance q, once all before it are, is worth the time per token of a text
-// whose every token is, drafted at the best length.
+// A draft that is accepted lets the round emit the token behind it too, and saves the time that this would have taken
+// otherwise. That depends on how well it is told: in a copy that seldom breaks the next round would have brought it at the
+// price of a row, where a copy ends it would have taken a round. So a draft is worth, where the token behind it is right
+// with chance q once all before are, the time per token of a text whose every token is, drafted at the best length.
 class Outlook {
   public:
     Outlook(const VerifyCost& cost, int batch, int most_drafts) {
@@ -35,9 +35,10 @@ class Outlook {
         bound(cost, batch, most_drafts);
     }
 
-    // Time that a draft is expected to save: `chance` is that it and all before it are right, `given` that it is if those are.
-    double saved(double chance, double given) const noexcept {
-        return chance * worth_[static_cast<std::size_t>(given * kChances + 0.5)];
+    // Time that a draft is expected to save: `chance` is that it and all before it are right, `next` that the token behind
+    // it is if those are.
+    double saved(double chance, double next) const noexcept {
+        return chance * worth_[static_cast<std::size_t>(next * kChances + 0.5)];
     }
 
     // Of the batch with as many draft rows, in its own steps: 1 with none.
@@ -46,8 +47,10 @@ class Outlook {
     // The least that any row of the batch costs.
     double row() const noexcept { return row_; }
 
-    // No `drafts` more, behind some that are all right with `chance`, save as much as this beyond the cost of their rows.
+    // No `drafts` more, of which the first and all before it are right with `chance`, save more than this beyond the cost
+    // of their rows.
     double more(double chance, int drafts) const noexcept {
+        if (chance < hopeless_ - kMargin) return 0.0;
         return kMargin + gain_[static_cast<std::size_t>(drafts)] * std::max(0.0, (chance - hopeless_) / (1.0 - hopeless_));
     }
 
@@ -58,27 +61,22 @@ class Outlook {
     static constexpr double kFloor = 0.05;        // the least that a token is worth, for copies end
     static constexpr double kMargin = 1e-6;       // for rounding
 
-    // What n drafts gain at most, F(n, c), by the chance c of all before them, is the largest of many c * savings - rows,
-    // so it is convex in c. It is 0 up to the chance from which no draft can pay for its row, and from there to 1 it lies
-    // below the line to F(n, 1). That is bound in turn by any first draft and F(n - 1), drawn as such a line.
+    // What n drafts gain at most, F(n, c), by the chance c of the first and all before it, is the largest of many
+    // c * savings - rows, so it is convex in c. It is 0 up to the chance from which no draft can pay for its row, and from
+    // there to 1 it lies below the line to F(n, 1). That is bound in turn by any chance of the token behind a sure draft,
+    // and F(n - 1) from there on, drawn as such a line.
     void bound(const VerifyCost& cost, int batch, int most_drafts) {
         row_ = kMost;
         for (int rows = 0; rows <= batch * most_drafts; ++rows) {
             costs_.push_back(cost.at(batch, rows));
             if (rows > 0) row_ = std::min(row_, (costs_.back() - costs_[costs_.size() - 2]) * batch);
         }
-        std::array<double, kChances + 1> saving;  // of a draft behind sure ones
-        double best = 0;
-        for (int i = 0; i <= kChances; ++i) {
-            saving[static_cast<std::size_t>(i)] = highest(i) * worth_[static_cast<std::size_t>(i)];
-            best = std::max(best, saving[static_cast<std::size_t>(i)]);
-        }
-        hopeless_ = std::min(row_ / best, kHopeless);
+        hopeless_ = std::min(row_ / *std::max_element(worth_.begin(), worth_.end()), kHopeless);
         gain_.assign(static_cast<std::size_t>(most_drafts) + 1, 0.0);
         for (std::size_t n = 1; n < gain_.size(); ++n)
             for (int i = 0; i <= kChances; ++i) {
                 const double then = std::max(0.0, (highest(i) - hopeless_) / (1.0 - hopeless_)) * gain_[n - 1];
-                gain_[n] = std::max(gain_[n], saving[static_cast<std::size_t>(i)] - row_ + then);
+                gain_[n] = std::max(gain_[n], worth_[static_cast<std::size_t>(i)] - row_ + then);
             }
     }
 
@@ -91,36 +89,53 @@ class Outlook {
     std::vector<double> costs_;
     double row_ = 0;
     double hopeless_ = 0;       // a chance from which no draft can pay
-    std::vector<double> gain_;  // by the number of drafts, behind sure ones: no more than this beyond their rows' cost
+    std::vector<double> gain_;  // by the number of drafts, the first one sure: no more than this beyond their rows' cost
 };
 
-// One sequence's drafts as they are made, and whether more of them could change how many are verified.
+// One sequence's drafts as they are made, and whether more of them could change how many are verified. What each saves is
+// written to `saved` when the token behind it is reached.
 class Prospect {
   public:
-    Prospect(const Outlook& outlook, int limit) noexcept : outlook_(outlook), limit_(limit) {}
+    Prospect(const Outlook& outlook, int limit, double* saved) noexcept : outlook_(outlook), limit_(limit), saved_(saved) {}
 
-    // The next draft; returns the time that it saves.
-    double add(double chance, double given) noexcept {
-        const double saved = outlook_.saved(chance, given);
-        ++drafts_;
-        chance_ = chance;
-        gain_ += saved - outlook_.row();
-        ending_ = gain_ <= best_;
-        best_ = std::max(best_, gain_);
-        return saved;
+    // The token behind the drafts made is right with chance `next`, if they are; 0 where there is none.
+    void reach(double next) noexcept {
+        if (drafts_ > 0) settle(next);
+        next_ = next;
     }
 
-    // No more drafts of this sequence pay even at the least price of a row: and the last one made did not either, so that
-    // what is verified ends before it and its token was still judged.
-    bool exhausted() const noexcept { return ending_ && gain_ + outlook_.more(chance_, limit_ - drafts_) <= best_; }
+    // That the drafts are right, and a token behind them that is right with `next` then.
+    double chance(double next) const noexcept { return chance_ * next; }
+    double chance() const noexcept { return chance(next_); }  // and the token reached
+
+    // Neither the token reached nor more pay even at the least price of a row. At least one token is drafted.
+    bool exhausted() const noexcept { return drafts_ > 0 && gain_ + outlook_.more(chance(), limit_ - drafts_) <= best_; }
+
+    // The token reached is drafted.
+    void draft() noexcept {
+        chance_ *= next_;
+        ++drafts_;
+    }
+
+    // There are no more drafts. At the limit nothing is searched behind the last one: what follows is told as well as it was.
+    void finish() noexcept {
+        if (drafts_ == limit_) settle(next_);
+    }
 
   private:
+    void settle(double next) noexcept {
+        const double saved = outlook_.saved(chance_, next);
+        saved_[drafts_ - 1] = saved;
+        gain_ += saved - outlook_.row();
+        best_ = std::max(best_, gain_);
+    }
+
     const Outlook& outlook_;
     int limit_;
+    double* saved_;
     int drafts_ = 0;
-    double chance_ = 1;
+    double chance_ = 1, next_ = 0;
     double gain_ = 0, best_ = 0;
-    bool ending_ = false;
 };
 
 // One sequence's drafts: saved[i] is the time that draft i is expected to save, in steps of the sequence.
