@@ -171,6 +171,13 @@ def test_statistics_go_to_standard_error_and_colour_is_a_choice(engine: Path, tm
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
 
 
+def test_a_prediction_that_nothing_reads_is_refused(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "expected").write_text("text")
+    ask = ("generate", engine, "x", "--prediction", tmp_path / "expected", "--no-prompt-lookup-decoding")
+    code, _, err = run(*ask)
+    assert code == 2 and "--prediction does nothing without prompt lookup" in err
+
+
 def test_a_prediction_comes_from_a_file(engine: Path, tmp_path: Path) -> None:
     ask = ("generate", engine, "abc", "--max-tokens", 24, "--stats")
     _, out, _ = run(*ask)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trtserve import engine_dir as engine_dirs
 from trtserve.cli.display import Screen, summary
 from trtserve.cli.failures import INTERRUPTED, CommandError, friendly
 from trtserve.cli.files import read_text
@@ -55,7 +56,10 @@ def generate(
     with friendly():
         text = read_text(Path("-")) if prompt == "-" else prompt
         wanted = read_text(prediction) if prediction else ""
-    with friendly(), Engine(*load_engine(engine_dir, overrides_of(values))) as engine:
+        overrides = overrides_of(values)
+        if prediction and overrides.speculative(engine_dirs.read(engine_dir)).prompt_lookup is None:
+            raise click.UsageError("--prediction does nothing without prompt lookup, which is off")
+    with friendly(), Engine(*load_engine(engine_dir, overrides)) as engine:
         if chat is None:
             chat = engine.manifest.tokenizer.chat_template
         messages = [{"role": "system", "content": system}] if system is not None else []
