@@ -22,7 +22,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from trtserve.token_bytes import byte_level_bytes
+from trtserve.token_bytes import BYTE_OF, byte_level_bytes
 
 #: How SentencePiece writes a space. Its text and pieces are both weighed with plain spaces in its place.
 _SPACE = "▁"
@@ -71,8 +71,10 @@ class TokenBound:
         pieces = tokenizer.get_vocab(with_added_tokens=False)
         written = _bytes if byte_level else _spaced
         tokens = [byte_level_bytes(piece) if byte_level else written(piece) for piece in pieces]
-        covered = {token[0] for token in tokens if len(token) == 1}
-        if not byte_level:
+        if byte_level:
+            covered = {byte for character, byte in BYTE_OF.items() if character in pieces}
+        else:
+            covered = {token[0] for token in tokens if len(token) == 1}
             # A character that is no piece is written in bytes where all of them are tokens, else it is unknown.
             by_bytes = model.get("byte_fallback") and all(f"<0x{byte:02X}>" in pieces for byte in range(256))
             covered = set(range(256)) if by_bytes else covered if _SPACE in pieces else covered - {0x20}

@@ -63,7 +63,7 @@ def piece_decoder(decoder: dict[str, Any] | None) -> PieceDecoder:
 def byte_level_bytes(piece: str) -> bytes:
     """The bytes of a byte-level BPE piece; a piece with a character outside the table stands for itself."""
     try:
-        return bytes(_BYTE_OF[character] for character in piece)
+        return bytes(BYTE_OF[character] for character in piece)
     except KeyError:
         return piece.encode("utf-8", "replace")
 
@@ -97,4 +97,5 @@ def _byte_table() -> dict[str, int]:
     return table
 
 
-_BYTE_OF = _byte_table()
+BYTE_OF = _byte_table()
+"""The byte that a character stands for in the pieces of a byte-level BPE."""
