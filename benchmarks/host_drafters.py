@@ -243,23 +243,23 @@ class OursInOneCall:
         self.sequences = [self.drafter.start(prompt, scope=None) for _ in range(batch)]
         self.limits = [DRAFTS] * batch
         self.drafts = self.drafter.step(self.sequences, [0] * batch, [prompt[:BEGUN]] * batch, self.limits)
-        # What is emitted would lie in an executor's arrays. Here it lies in the drafts' own, as they are right.
+        # What is emitted would lie in an executor's arrays. Here it lies in the drafts' own, as they are right, and is
+        # put together once for each counts of drafts: doing so is no part of a drafter's round.
         self.rows = [[prompt[:1], *(self.drafts.tokens[b, :n] for n in range(1, DRAFTS + 1))] for b in range(batch)]
+        self.emitted: dict[bytes, list[Tokens]] = {}
 
     @property
     def bytes(self) -> float | None:
         return self.sequences[0].bytes
 
     def copying(self, count: int) -> None:
-        step, sequences, limits, rows, counts = (
-            self.drafter.step,
-            self.sequences,
-            self.limits,
-            self.rows,
-            self.drafts.counts,
-        )
+        step, sequences, limits, emitted = self.drafter.step, self.sequences, self.limits, self.emitted
+        counts = self.drafts.counts
         for _ in range(count):
-            step(sequences, counts, list(map(getitem, rows, counts.tolist())), limits)
+            accepted = counts.tobytes()
+            if accepted not in emitted:
+                emitted[accepted] = list(map(getitem, self.rows, counts.tolist()))
+            step(sequences, counts, emitted[accepted], limits)
 
     def searching(self, text: Tokens) -> None:
         step, sequences, limits = self.drafter.step, self.sequences, self.limits

@@ -218,6 +218,20 @@ def test_more_tokens_than_a_position_can_count_are_refused() -> None:
     assert len(history) == 0
 
 
+def test_a_history_of_many_large_pages_is_searched_and_rewound() -> None:
+    tokens = np.arange(700_000, dtype=np.int32)
+    history = History(4, 4)
+    for at in range(0, len(tokens), 100_000):
+        history.append(tokens[at : at + 100_000])
+    for start in (0, 123_456, 699_000):
+        history.append(tokens[start : start + 200])
+        assert drafts(history, 50) == (list(range(start + 200, start + 250)), 64)
+        history.truncate(len(tokens))
+    history.truncate(100)
+    history.append([0, 1, 2, 3])
+    assert drafts(history, 5) == ([4, 5, 6, 7, 8], 4)
+
+
 @pytest.mark.parametrize("count", [1_000, 32_000, 128_000, 1_000_000])
 @pytest.mark.parametrize("kind", ["distinct", "text", "one token"])
 def test_at_most_16_bytes_per_token(count: int, kind: str) -> None:

@@ -133,7 +133,7 @@ int matching(const Text& text, std::size_t position, const Token* end, std::size
 class AdaptivePolicy final : public Policy {
   public:
     AdaptivePolicy(const LookupSettings& settings, const Priors& priors)
-        : ngram_(settings.ngram), odds_(priors), judge_(priors), recent_(settings.ngram - 1) {}
+        : ngram_(settings.ngram), judge_(priors), recent_(settings.ngram - 1), odds_(priors) {}
 
     bool weighs() const noexcept override { return true; }
 
@@ -144,7 +144,6 @@ class AdaptivePolicy final : public Policy {
         if (limit <= 0 || history.size() == 0) return {};
         const std::size_t kept = std::min(history.size(), static_cast<std::size_t>(Sources::kMostMatch));
         tail_.resize(kept + static_cast<std::size_t>(limit));
-        std::copy_n(history.end() - kept, kept, tail_.begin());
         drafts_ = tail_.data() + kept;
         ahead_ = state_;
         Copy copy;
@@ -156,6 +155,7 @@ class AdaptivePolicy final : public Policy {
             open = go_on(sources, limit, out, prospect);
         }
         judged_ = went_on_;
+        if (open && drafted_ < limit) std::copy_n(history.end() - kept, kept, tail_.begin());
         for (; open && drafted_ < limit; ++drafted_) {
             const auto place = static_cast<std::size_t>(drafted_ - went_on_);
             if (steps_.size() == place) steps_.emplace_back();
@@ -652,10 +652,8 @@ class AdaptivePolicy final : public Policy {
     }
 
     int ngram_;
-    Odds odds_;
     Judge judge_;
     RecentGrams recent_;
-    Amendments amendments_;
     double accuracy_ = kAccuracy;  // of the tokens chosen, later ones counting more
     bool begun_ = false;
     std::size_t prompt_ = 0;       // its length
@@ -673,10 +671,13 @@ class AdaptivePolicy final : public Policy {
     int went_on_ = 0;                 // tokens that go_on() judged: they have no steps
     std::vector<Step> steps_;         // of those after them
     int judged_ = 0;                  // positions that can be learned from
-    Step followed_;
-
     int window_ = 0;
     std::int64_t rounds_skipped_ = 0;
+
+    // Large ones last: what every round reads lies together.
+    Odds odds_;
+    Amendments amendments_;
+    Step followed_;
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ bool equal(const Token* a, const Token* b, std::size_t count) noexcept {
 }
 
 template <typename T>
-void reserve_for(std::vector<T>& vector, std::size_t size) {
+void reserve_for(PagedVector<T>& vector, std::size_t size) {
     if (size > vector.capacity()) vector.reserve(std::max<std::size_t>(size + size / 8, 32));
 }
 
@@ -126,9 +126,9 @@ void NgramIndex::remove(std::size_t position) noexcept {
 // The new table is filled in the order the keys first came, so that it is the one remove() expects. Links tell which
 // entry each position replaces; no token is compared.
 void NgramIndex::grow_table(std::size_t keys) {
-    std::vector<Entry> larger(std::max(kMinTable, keys + (keys + 1) / 2));
+    PagedVector<Entry> larger(std::max(kMinTable, keys + (keys + 1) / 2));
     table_.swap(larger);
-    std::vector<Entry>().swap(larger);  // give the old table back before the long part
+    PagedVector<Entry>().swap(larger);  // give the old table back before the long part
     const auto n = static_cast<std::size_t>(ngram());
     std::uint64_t state = size() > n ? hash_.of(tokens_.data(), n) : 0;
     for (std::size_t position = n; position < size(); ++position) {

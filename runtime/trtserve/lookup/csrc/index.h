@@ -4,9 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "hashing.h"
+#include "pages.h"
 
 namespace trtlookup {
 
@@ -87,9 +87,9 @@ class NgramIndex {
     std::uint64_t hash_mask_;
     std::uint64_t tail_ = 0;
     std::size_t keys_ = 0;
-    std::vector<Token> tokens_;
-    std::vector<std::uint32_t> links_;  // [position] the previous position of the same n-gram, 0 for none
-    std::vector<Entry> table_;          // linear probing
+    PagedVector<Token> tokens_;
+    PagedVector<std::uint32_t> links_;  // [position] the previous position of the same n-gram, 0 for none
+    PagedVector<Entry> table_;          // linear probing
 };
 
 }  // namespace trtlookup
