@@ -68,6 +68,8 @@ def test_sampling_options_out_of_range_are_one_line(engine: Path, options: list[
         ["--served-model-name", "a\udcff"],
         ["--drain-timeout", "nan"],
         ["--stall-timeout", "nan"],
+        ["--allowed-origins", "null"],
+        ["--allowed-origins", "http://page.test", "--allowed-origins", "page.test"],
     ],
 )
 def test_serving_options_that_mean_nothing_are_refused(engine: Path, options: list[object]) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from trtserve.api import chat, completions, errors, health, models, playground, tokenizing
 from trtserve.api.context import ServerContext
+from trtserve.api.cross_origin import allow_origins
 from trtserve.api.metrics import HttpMetricsMiddleware
 from trtserve.api.version import version
 
 
-def create_app(context: ServerContext) -> FastAPI:
+def create_app(context: ServerContext) -> ASGIApp:
     """An ASGI application that serves ``context``'s engine. It neither starts nor closes the engine."""
     app = FastAPI(
         title="trtserve",
@@ -24,5 +26,6 @@ def create_app(context: ServerContext) -> FastAPI:
     for module in (chat, completions, models, tokenizing, health, playground):
         app.include_router(module.router)
     errors.install(app)
-    app.add_middleware(HttpMetricsMiddleware, metrics=context.metrics)
-    return app
+    # Around the application and not within it: what FastAPI answers to a bug is outside of its own middleware.
+    served = allow_origins(app, context.config.allowed_origins) if context.config.allowed_origins else app
+    return HttpMetricsMiddleware(served, context.metrics)

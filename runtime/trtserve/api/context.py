@@ -63,6 +63,8 @@ class ApiConfig:
     max_choices: int | None = None
     """Most choices (prompts times n) of one request: what slots and queue can hold together."""
     metrics_need_auth: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages elsewhere that may call this server from a browser; ``*``: all of them."""
 
 
 @dataclass

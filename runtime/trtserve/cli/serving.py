@@ -14,6 +14,7 @@ import click
 from trtserve import engine_dir as engine_dirs
 from trtserve.api.auth import OpenAccess, TokenAuth
 from trtserve.api.context import ApiConfig, ServerContext
+from trtserve.api.cross_origin import ANY_ORIGIN, check_origin
 from trtserve.api.server import ApiServer, allow_many_connections, listen
 from trtserve.api.version import version
 from trtserve.cli.failures import CommandError, friendly
@@ -94,6 +95,14 @@ def banner(context: ServerContext, speculative: Speculative, overrides: Override
 )
 @option("--metrics-auth/--no-metrics-auth", default=False, help="ask for a token at /metrics too")
 @option(
+    "--allowed-origins",
+    multiple=True,
+    metavar="ORIGIN",
+    show_default="none",
+    help="a web page elsewhere that may call this server from a browser, such as https://app.example.com; can be given "
+    "several times; * allows every page",
+)
+@option(
     "--max-queue",
     type=integer_range(Overrides, "max_queue"),
     default=Overrides.model_fields["max_queue"].default,
@@ -142,6 +151,7 @@ def serve(
     require_auth: bool,
     auth_tokens_file: Path | None,
     metrics_auth: bool,
+    allowed_origins: tuple[str, ...],
     max_queue: int,
     max_body_mb: int,
     stall_timeout: float,
@@ -170,6 +180,11 @@ def serve(
     ):
         if math.isnan(seconds):
             raise click.UsageError(f"{name} is nan; allowed: 0 to 86400 seconds")
+    try:
+        for origin in allowed_origins:
+            check_origin(origin)
+    except ValueError as e:
+        raise click.UsageError(f"--allowed-origins: {e}") from e
     if metrics_auth and not require_auth:
         raise click.UsageError("--metrics-auth needs --require-auth")
     if (record_traces is None) != (not record_tenant):
@@ -207,6 +222,7 @@ def serve(
                 max_head_bytes=h11_max_incomplete_event_size,
                 max_choices=max_queue + manifest.limits.max_batch_size,
                 metrics_need_auth=metrics_auth,
+                allowed_origins=allowed_origins,
             )
             context = ServerContext(engine, tokenizer, config, auth)
             shown = f"[{host}]" if ":" in host else host
@@ -216,6 +232,12 @@ def serve(
                 click.echo(banner(context, speculative, overrides, url, not require_auth), err=True)
                 if not require_auth and not _is_loopback(host):
                     click.echo("Warning: anyone who reaches this address may use it; see --require-auth", err=True)
+                if not require_auth and ANY_ORIGIN in allowed_origins:
+                    click.echo(
+                        "Warning: any web page may use this server, in the browser of anyone who reaches it; see "
+                        "--require-auth",
+                        err=True,
+                    )
 
             ApiServer(context, drain_timeout=drain_timeout, on_ready=announce).run_on(sock)
         finally:
