@@ -299,9 +299,9 @@ int ScopeText::ways(const Token* tail_end, std::size_t available, int most_match
     int count = 0;
     for (int key = first_key; key < keys_->count(); ++key) {
         const Set& set = sets[static_cast<std::size_t>(key)];
-        for (std::size_t slot = set.first; slot < set.first + kWays; ++slot) {
-            const Slot entry = slots_[slot];
-            if ((entry & kTag) != set.tag || !holds(place_of(entry))) continue;
+        for (unsigned of = equal_low(&slots_[set.first], kTag, set.tag); of != 0; of &= of - 1) {
+            const Slot entry = slots_[set.first + static_cast<std::size_t>(std::countr_zero(of))];
+            if (!holds(place_of(entry))) continue;
             entries[static_cast<std::size_t>(count++)] = entry;
             __builtin_prefetch(&ring_[index_of(place_of(entry))]);
         }
