@@ -175,6 +175,46 @@ def test_several_choices_stream_interleaved(client: openai.OpenAI) -> None:
     assert sorted(ends) == [0, 1, 2]
 
 
+def test_every_chunk_has_its_choices_usage_so_far(client: openai.OpenAI) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(
+        client.chat.completions.create(
+            model="scripted",
+            messages=say("a€!"),
+            n=2,
+            seed=9,
+            stream=True,
+            extra_body={"stream_options": options},
+        )
+    )
+    seen: list[list[Any]] = [[], []]
+    for chunk in chunks[:-1]:
+        seen[chunk.choices[0].index].append(chunk)
+    for own in seen:
+        text = ""
+        for chunk in own:
+            text += chunk.choices[0].delta.content or ""
+            usage = chunk.usage
+            assert usage.prompt_tokens == 10 and usage.total_tokens == 10 + usage.completion_tokens
+            # A round's tokens count when they are made; half a character is shown only with its other half.
+            assert 0 <= usage.completion_tokens - len(text.encode()) <= 2
+        counts = [chunk.usage.completion_tokens for chunk in own]
+        assert counts[0] == 0 and counts == sorted(counts) and counts[-2] == counts[-1]
+        assert all("prompt_lookup" not in chunk.model_extra for chunk in own[:-1])
+        assert all(chunk.usage.prompt_tokens_details is None for chunk in own[:-1])
+        # With its end a choice's account is whole.
+        assert own[-1].choices[0].finish_reason == "stop"
+        assert own[-1].usage.prompt_tokens_details.cached_tokens == 1
+        assert own[-1].model_extra["prompt_lookup"]["window"] == 4
+    last = chunks[-1]
+    assert last.choices == [] and last.usage is not None and last.model_extra is not None
+    ends = [own[-1] for own in seen]
+    assert last.usage.completion_tokens == sum(end.usage.completion_tokens for end in ends)
+    assert (last.usage.prompt_tokens, last.usage.total_tokens) == (10, 10 + last.usage.completion_tokens)
+    rounds = [end.model_extra["prompt_lookup"]["rounds"] for end in ends]
+    assert last.model_extra["prompt_lookup"]["rounds"] == sum(rounds)
+
+
 def test_logprobs_carry_bytes_and_alternatives(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="scripted", messages=say("ü"), logprobs=True, top_logprobs=2, max_tokens=7

@@ -67,6 +67,25 @@ def test_streams_text_and_usage(client: openai.OpenAI) -> None:
     assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == 5
 
 
+def test_every_chunk_has_its_prompts_usage_so_far(client: openai.OpenAI) -> None:
+    chunks = list(
+        client.completions.create(
+            model="scripted",
+            prompt=["hello", "ab"],
+            echo=True,
+            stream=True,
+            extra_body={"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        )
+    )
+    for index, prompt in enumerate(("hello", "ab")):
+        own = [c.usage for c in chunks[:-1] if c.choices[0].index == index]
+        # The echo, rounds of three tokens, and the end.
+        counts = [*range(0, len(prompt), 3), len(prompt), len(prompt)]
+        assert [(u.prompt_tokens, u.completion_tokens) for u in own if u] == [(len(prompt), c) for c in counts]
+    last = chunks[-1].usage
+    assert last is not None and (last.prompt_tokens, last.completion_tokens, last.total_tokens) == (7, 7, 14)
+
+
 def test_logprobs_in_the_older_format(client: openai.OpenAI) -> None:
     answer = client.completions.create(model="scripted", prompt="abc", logprobs=1)
     logprobs = answer.choices[0].logprobs

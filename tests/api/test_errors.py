@@ -52,6 +52,12 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"stop": ["a"] * 17}, "stop", "stop: has 17 items; allowed: up to 16"),
         ({"stop": [""]}, "stop[0]", "at least 1"),
         ({"stream_options": {"include_usage": True}}, None, "stream: true"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options", "include_usage: true"),
+        (
+            {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": 1}},
+            "stream_options.continuous_usage_stats",
+            "boolean",
+        ),
         ({"seed": 2**64}, "seed", "less than"),
         ({"messages": []}, "messages", "messages: has 0 items; allowed: at least 1"),
         ({"messages": None}, "messages", "required"),

@@ -93,6 +93,20 @@ def test_the_right_prediction_is_accepted_and_changes_nothing(tiny: Served) -> N
     details = told["usage"]["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] > 10
     assert told["prompt_lookup"]["rounds"] < 40
+    told_more = {
+        **ask,
+        "prediction": {"type": "content", "content": text},
+        "cache_salt": "a scope whose shared cache has not seen the text",
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    with tiny.client() as client:
+        create: Any = client.chat.completions.create
+        chunks = list(create(model="tiny", messages=ask["messages"], stream=True, extra_body=told_more))
+    accepted = [c.usage.completion_tokens_details.accepted_prediction_tokens for c in chunks]
+    assert accepted[0] == 0 and accepted == sorted(accepted)
+    # What is counted on the way is what the engine says at the end.
+    assert accepted[-3:] == [details["accepted_prediction_tokens"]] * 3
+    assert [c.usage.completion_tokens for c in chunks[-3:]] == [40] * 3
 
 
 def test_a_seed_repeats_and_choices_differ(client: openai.OpenAI) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from trtserve.engine.protocol import SOURCES, Finish, GenerationStats, Source, SourceStats
+from trtserve.engine.protocol import SOURCES, Delta, Finish, GenerationStats, Source, SourceStats
 
 
 def _source(stats: GenerationStats, source: Source) -> SourceStats:
     return stats.sources.get(source, SourceStats())
+
+
+def account(finishes: Sequence[Finish], choices_per_prompt: int) -> dict[str, Any]:
+    """What an answer's top level has of both."""
+    return {"usage": usage(finishes, choices_per_prompt), "prompt_lookup": lookup_stats(finishes)}
 
 
 def usage(finishes: Sequence[Finish], choices_per_prompt: int) -> dict[str, Any]:
@@ -57,3 +63,28 @@ def lookup_stats(finishes: Sequence[Finish]) -> dict[str, Any]:
         "prefill_seconds": round(sum(s.prefill_time for s in all_stats), 6),
         "decode_seconds": round(sum(s.decode_time for s in all_stats), 6),
     }
+
+
+@dataclass
+class RunningUsage:
+    """A choice's usage before its ``Finish`` has the whole account: what can be counted from its output."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+
+    def add(self, delta: Delta) -> None:
+        self.completion_tokens += len(delta.tokens)
+        self.accepted_prediction_tokens += sum(token.source == "prediction" for token in delta.tokens)
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's usage object, without the details that only the engine knows."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "accepted_prediction_tokens": self.accepted_prediction_tokens,
+            },
+        }

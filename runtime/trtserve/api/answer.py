@@ -15,12 +15,12 @@ from anyio import to_thread
 from fastapi import Request
 from starlette.responses import Response
 
-from trtserve.api.accounting import lookup_stats, usage
+from trtserve.api.accounting import RunningUsage, account
 from trtserve.api.context import ServerContext
 from trtserve.api.errors import CLIENT_CLOSED, invalid, json_response
 from trtserve.api.metrics import RequestTimer
 from trtserve.api.running import ClientGoneError, Collected, EventStream, Running, collect_for, event_bytes
-from trtserve.api.schema import GenerationBody
+from trtserve.api.schema import GenerationBody, StreamOptions
 from trtserve.engine.protocol import Delta, Finish, GenerationRequest, Scope, Source
 
 
@@ -132,8 +132,7 @@ class Answer(ABC):
         content = {
             **self._envelope(self.object_name),
             "choices": [self.choice(i, c) for i, c in enumerate(choices)],
-            "usage": usage(finishes, self.body.n),
-            "prompt_lookup": lookup_stats(finishes),
+            **account(finishes, self.body.n),
         }
         return json_response(content, headers=headers)
 
@@ -147,25 +146,31 @@ class Answer(ABC):
         }
 
     async def _chunks(self, running: Running) -> AsyncIterator[bytes]:
-        options = self.body.stream_options
-        with_usage = options is not None and options.include_usage
+        options = self.body.stream_options or StreamOptions()
         envelope = self._envelope(self.chunk_name)
+        used = [RunningUsage(len(generation.request.prompt)) for generation in running.generations]
 
-        def chunk(choice: dict[str, Any] | None) -> bytes:
-            tail = {"usage": None} if with_usage else {}
+        def chunk(index: int, choice: dict[str, Any], finish: Finish | None = None) -> bytes:
+            tail: dict[str, Any] = {}
+            if options.continuous_usage_stats:
+                tail = {"usage": used[index].usage()} if finish is None else account([finish], 1)
+            elif options.include_usage:
+                tail = {"usage": None}
             return event_bytes({**envelope, "choices": [choice], **tail})
 
         for index in range(len(running.generations)):
             if (first := self.opening(index)) is not None:
-                yield chunk(first)
+                yield chunk(index, first)
         finishes: dict[int, Finish] = {}
         async for index, event in running.events():
             if isinstance(event, Finish):
                 finishes[index] = event
-                yield chunk(self.ending(index, event))
-            elif (piece := self.piece(index, event)) is not None:
-                yield chunk(piece)
-        if with_usage:
+                yield chunk(index, self.ending(index, event), event)
+                continue
+            if options.continuous_usage_stats:
+                used[index].add(event)
+            if (piece := self.piece(index, event)) is not None:
+                yield chunk(index, piece)
+        if options.include_usage:
             ordered = [finishes[i] for i in sorted(finishes)]
-            last = {"choices": [], "usage": usage(ordered, self.body.n), "prompt_lookup": lookup_stats(ordered)}
-            yield event_bytes({**envelope, **last})
+            yield event_bytes({**envelope, "choices": [], **account(ordered, self.body.n)})

@@ -35,8 +35,16 @@ class _Body(BaseModel):
 
 class StreamOptions(_Body):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """vLLM's: every chunk has the usage of its choice so far."""
     include_obfuscation: bool = False
     """Accepted and ignored: OpenAI's padding against traffic analysis."""
+
+    @model_validator(mode="after")
+    def _continuous_needs_usage(self) -> StreamOptions:
+        if self.continuous_usage_stats and not self.include_usage:
+            raise ValueError("continuous_usage_stats is allowed only with include_usage: true")
+        return self
 
 
 def text_of(content: object, joint: str) -> str:
