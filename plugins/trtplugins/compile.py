@@ -136,6 +136,7 @@ def _write(path: Path, image: bytes) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(hashlib.sha256(image).digest() + image)
             Path(name).replace(path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
+        except BaseException:  # an interrupt, too, leaves nothing behind
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,22 @@ def test_without_a_place_to_write_it_still_compiles(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("TRTLOOKUP_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(compiling, "_compile", lambda *_: (b"image", ""))
     assert compile_kernels("compute_90") == b"image"
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_write_cut_short_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def cut_short(path: Path, target: Path) -> None:
+        assert path.read_bytes().endswith(b"image")
+        raise error
+
+    monkeypatch.setattr(compiling, "_compile", lambda *_: (b"image", ""))
+    monkeypatch.setattr(Path, "replace", cut_short)
+    # A full disk is no reason not to go on; an interrupt is.
+    with contextlib.nullcontext() if error is OSError else pytest.raises(error):
+        assert compile_kernels("compute_90") == b"image"
+    assert list(cache.iterdir()) == []
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
