@@ -389,30 +389,35 @@ class AdaptivePolicy final : public Policy {
             for (std::size_t i = 0; i < found; ++i) known |= positions[i] == gram.position;
             if (!known) positions[found++] = static_cast<std::uint32_t>(gram.position);
         }
+        int longest = 0, whole = 0;  // by the ngram, as all but those after short contexts
         for (std::size_t i = 0; i < found; ++i) {
             matches[i] = matching(source, positions[i], end, available, Sources::kMostMatch);
             tokens[i] = source.tokens[positions[i]];
+            longest = std::max(longest, matches[i]);
+            whole += static_cast<int>(matches[i] >= ngram_);
         }
         unsigned named = 0;  // bit i: by one before i
         for (std::size_t i = 0; i < found; ++i) {
             if (named >> i & 1) continue;
             std::uint64_t best = 0;  // match, then position
+            int same = 0, all = whole;
             for (std::size_t j = i; j < found; ++j) {
                 const bool equal = tokens[j] == tokens[i];
                 named |= static_cast<unsigned>(equal) << j;
                 best = std::max(best, equal ? static_cast<std::uint64_t>(matches[j]) << 32 | positions[j] : 0);
+                same += static_cast<int>(equal & (matches[j] >= ngram_));
             }
             const auto match = static_cast<int>(best >> 32);
-            const int least = std::min(match, ngram_);
-            int same = 0, all = 0;
-            bool longer = false;
-            for (std::size_t j = 0; j < found; ++j) {
-                const bool equal = tokens[j] == tokens[i], counts = matches[j] >= least;
-                same += static_cast<int>(counts & equal);
-                all += static_cast<int>(counts);
-                longer |= !equal & (matches[j] > match);
+            if (match < ngram_) {
+                all = 0;
+                for (std::size_t j = 0; j < found; ++j) {
+                    const bool counts = matches[j] >= match;
+                    same += static_cast<int>(counts & (tokens[j] == tokens[i]));
+                    all += static_cast<int>(counts);
+                }
             }
-            add_place(step, {Source::history, -1}, source, static_cast<std::size_t>(best & 0xffffffff), match, vote(same, all - same, longer));
+            add_place(step, {Source::history, -1}, source, static_cast<std::size_t>(best & 0xffffffff), match,
+                      vote(same, all - same, match < longest));
         }
     }
 
