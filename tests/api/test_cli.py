@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.tiny.engine import write_tiny_engine
-from trtserve.cli import main
+from trtserve.api.context import ServerContext
+from trtserve.cli import main, serving
 from trtserve.settings import PromptLookup
 
 
@@ -217,6 +218,43 @@ def test_a_conversation_is_remembered_until_it_is_reset(engine: Path) -> None:
 def test_a_conversation_that_outgrows_the_context_says_so_and_goes_on(engine: Path) -> None:
     code, _, err = run("chat", engine, "--max-tokens", 4, stdin="x" * 300 + "\nshort\n")
     assert code == 0 and "/reset starts anew" in err and "tokens in" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "origins", "warns"),
+    [
+        ((), (), None),
+        (("--host", "0.0.0.0"), (), "anyone who reaches this address"),
+        (("--allowed-origins", "http://a.test", "--allowed-origins", "app://b"), ("http://a.test", "app://b"), None),
+        (("--allowed-origins", "*"), ("*",), "any web page may use this server"),
+    ],
+)
+def test_who_may_use_the_server_is_said(
+    engine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    origins: tuple[str, ...],
+    warns: str | None,
+) -> None:
+    contexts = []
+
+    class Ready:
+        """A server that stops as soon as it is ready."""
+
+        def __init__(self, context: ServerContext, *, drain_timeout: float, on_ready: Callable[[], None]) -> None:
+            contexts.append(context)
+            self._on_ready = on_ready
+
+        def run_on(self, sock: socket.socket) -> None:
+            sock.close()
+            self._on_ready()
+
+    monkeypatch.setattr(serving, "ApiServer", Ready)
+    code, _, err = run(engine, "--port", 0, "--threads", 1, *options)
+    assert code == 0, err
+    assert contexts[0].config.allowed_origins == origins
+    warnings = [line for line in err.splitlines() if line.startswith("Warning:")]
+    assert len(warnings) == (warns is not None) and (warns or "") in "".join(warnings)
 
 
 class Process:
