@@ -56,7 +56,7 @@ class Outlook {
 
   private:
     static constexpr int kChances = 256;          // told apart
-    static constexpr int kLongest = 32;           // drafts of the text that a token's worth is reckoned by,
+    static constexpr int kLongest = 32;           // drafts of the text that a draft's worth is reckoned by,
     static constexpr int kLongestBeside = 3;      // and beside others, where some of a batch draft nothing
     static constexpr double kFloor = 0.05;        // the least that a token is worth, for copies end
     static constexpr double kMargin = 1e-6;       // for rounding
