@@ -27,7 +27,7 @@ from trtserve.token_bytes import BYTE_OF, byte_level_bytes
 #: How SentencePiece writes a space. Its text and pieces are both weighed with plain spaces in its place.
 _SPACE = "▁"
 #: Pre-tokenizers that cut the text and lose nothing of it; ``Split`` and ``Punctuation`` can be told to.
-_CUTTING = frozenset({"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "Split", "Punctuation"})
+_CUTTING = frozenset({"ByteLevel", "Metaspace", "Digits", "Split", "Punctuation"})
 #: NFC makes one byte of at most this many: three jamo of 9 bytes become a syllable of 3, a Greek iota with two accents
 #: of 7 bytes a character of 2.
 _NFC_SHRINKS = 4

@@ -112,9 +112,25 @@ def test_a_request_under_way_is_not_timed(serve: Serve) -> None:
         assert rest(connection).startswith(b"HTTP/1.1 200")
 
 
+def test_a_request_sent_ahead_is_not_an_idle_time(serve: Serve) -> None:
+    served = serve(stall_timeout=STALL, keep_alive=STALL)
+    body = json.dumps({"prompt": "SLOW and long"}).encode()
+    with connected(served) as connection:
+        connection.sendall(
+            HEAD + b"\r\nPOST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body + HEAD + b"\r\n"
+        )
+        time.sleep(4 * STALL)
+        served.engine.release()
+        assert rest(connection).count(b"HTTP/1.1 200") == 3
+
+
+SCHEMA = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
 def ask_much(connection: socket.socket) -> None:
     """For the schema again and again: some megabytes of answers."""
-    connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 400)
+    connection.sendall(SCHEMA * 400)
 
 
 def test_a_reader_that_stops_reading_is_given_up(serve: Serve) -> None:
@@ -122,6 +138,24 @@ def test_a_reader_that_stops_reading_is_given_up(serve: Serve) -> None:
     with connected(served, receive_buffer=4096) as connection:
         ask_much(connection)
         assert connection.recv(1)
+        deadline = time.monotonic() + 20
+        while served.server.server_state.connections:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("last", [b"", SCHEMA.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), b"GET\r\n\r\n"])
+def test_the_last_of_an_answer_is_not_kept_for_ever(serve: Serve, last: bytes) -> None:
+    """Also too little of it for uvicorn to stop writing, whatever the connection closes for."""
+    served = serve(stall_timeout=STALL, keep_alive=STALL)
+    with connected(served, receive_buffer=4096) as connection:
+        connection.sendall(SCHEMA)
+        assert connection.recv(1)
+        (serving,) = served.server.server_state.connections
+        while not serving.transport.get_write_buffer_size():
+            connection.sendall(SCHEMA)
+            time.sleep(0.002)
+        connection.sendall(last)
         deadline = time.monotonic() + 20
         while served.server.server_state.connections:
             assert time.monotonic() < deadline

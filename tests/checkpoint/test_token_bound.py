@@ -38,6 +38,10 @@ BYTE_LEVEL = layout_of(byte_level_meta())
 SENTENCEPIECE = layout_of(sentencepiece_meta())
 
 
+#: Loses the spaces that a text begins with.
+UNICODE_SCRIPTS = {"type": "UnicodeScripts"}
+
+
 def byte_level_with(**changes: Any) -> Layout:
     return {**copy.deepcopy(BYTE_LEVEL), **changes}
 
@@ -165,6 +169,7 @@ def test_words_weigh_enough_to_refuse_a_text_many_times_too_long(name: str) -> N
             }
         },
         {"pre_tokenizer": None},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [UNICODE_SCRIPTS, BYTE_LEVEL["pre_tokenizer"]]}},
         {"model": {**BYTE_LEVEL["model"], "end_of_word_suffix": "</w>"}},
     ],
 )

@@ -2,7 +2,7 @@
 
 uvicorn closes a connection that is idle between two requests. It waits without end for one that never sends a whole
 request head, and for one that does not read its answer. Here both have ``stall_timeout`` seconds, as the rest of a body
-has in ``body.py``.
+has in ``body.py``. Closing waits for the reader too: the last of an answer is still to be sent.
 """
 
 from __future__ import annotations
@@ -41,15 +41,32 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._expect_head()
+        self._expect_last_reader()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_head()
+        self._expect_last_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._expect_last_reader()
 
     def _expect_head(self) -> None:
         """Time the client while no request of its is under way. More bytes do not give it more time: they may be the
         rest of a body that was refused, or a head sent byte by byte."""
         under_way = self.cycle is not None and not self.cycle.response_complete
+        if under_way:
+            # Some uvicorns leave it set for a request that was sent before the answer to the one before.
+            self._unset_keepalive_if_required()
         if under_way or self.timeout_keep_alive_task is not None or self.transport.is_closing():
             self._drop_head_timer()
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._stall_timeout, self.transport.close)
+            self._head_timer = self.loop.call_later(self._stall_timeout, self._give_up_head)
+
+    def _give_up_head(self) -> None:
+        self.transport.close()
+        self._expect_last_reader()
 
     def _drop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -64,7 +81,13 @@ class Connection(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._drop_reader_timer()
+        if not self.transport.is_closing():
+            self._drop_reader_timer()
+
+    def _expect_last_reader(self) -> None:
+        """Time the reader of what is left to send on a connection that then closes, little as it may be."""
+        if self.transport.is_closing() and self.transport.get_write_buffer_size() and self._reader_timer is None:
+            self._expect_reader()
 
     def _expect_reader(self) -> None:
         self._reader_timer = self.loop.call_later(self._stall_timeout, self._give_up_reader, self._unread())
