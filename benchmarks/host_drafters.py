@@ -255,11 +255,12 @@ class OursInOneCall:
     def copying(self, count: int) -> None:
         step, sequences, limits, emitted = self.drafter.step, self.sequences, self.limits, self.emitted
         counts = self.drafts.counts
+        key = counts.tobytes
         for _ in range(count):
-            accepted = counts.tobytes()
-            if accepted not in emitted:
-                emitted[accepted] = list(map(getitem, self.rows, counts.tolist()))
-            step(sequences, counts, emitted[accepted], limits)
+            tokens = emitted.get(key())
+            if tokens is None:
+                tokens = emitted[key()] = list(map(getitem, self.rows, counts.tolist()))
+            step(sequences, counts, tokens, limits)
 
     def searching(self, text: Tokens) -> None:
         step, sequences, limits = self.drafter.step, self.sequences, self.limits
