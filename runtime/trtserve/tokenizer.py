@@ -81,7 +81,7 @@ class Tokenizer:
         ``add_bos`` puts the BOS token in front, once: not when the text already starts with it. ``most`` saves the
         work for a text that is far too long: TooManyTokensError is raised for one whose mere bytes prove that it has
         more tokens. Other texts come back whole, also with more than that. Raises ValueError for a lone surrogate,
-        which is not text.
+        which is not text, and RuntimeError where the tokenizer itself fails.
         """
         try:
             text.encode("utf-8")
@@ -91,11 +91,17 @@ class Tokenizer:
         if most is not None and 4 * len(text) > most and (fewest := self._bound.fewest(text)) > most:
             raise TooManyTokensError(fewest, most)
         backend = self._tokenizer if allow_special else self._plain_text_tokenizer
-        if len(text) < _LONG:
-            ids = backend.encode(text, add_special_tokens=False).ids
-        else:
-            # The library keeps Python's lock while it encodes one text, but not while it encodes several.
-            ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        try:
+            if len(text) < _LONG:
+                ids = backend.encode(text, add_special_tokens=False).ids
+            else:
+                # The library keeps Python's lock while it encodes one text, but not while it encodes several.
+                ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        except BaseException as e:
+            if type(e).__name__ != "PanicException":
+                raise
+            # The library's own fault. It is no Exception, and would get past all who answer for a request.
+            raise RuntimeError(f"the tokenizer failed on this text: {e}") from e
         bos = self.record.bos_token_id
         if add_bos and bos is not None and ids[:1] != [bos]:
             ids = [bos, *ids]

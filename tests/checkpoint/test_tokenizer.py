@@ -385,3 +385,25 @@ def test_vocabulary_and_merges_are_converted(tmp_path: Path) -> None:
     built = tokenizer_from_gguf(meta, "test").tokenizer
     for text in TRICKY:
         assert converted.tokenizer.encode(text).ids == built.encode(text).ids
+
+
+def test_a_panic_of_the_library_is_an_error_like_any_other(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """As the library raises it: no Exception, and nowhere to be imported from."""
+
+    class Failing:
+        error: type[BaseException] = PanicException
+
+        def encode(self, *_: object, **__: object) -> None:
+            raise self.error("bad split")
+
+        encode_batch_fast = encode
+
+    failing = Failing()
+    monkeypatch.setattr(bpe, "_tokenizer", failing)
+    for text in ("x", "x" * 10000):
+        with pytest.raises(RuntimeError, match="the tokenizer failed on this text: bad split"):
+            bpe.encode(text)
+    failing.error = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        bpe.encode("x")
