@@ -179,7 +179,7 @@ def serve(
         ("--timeout-keep-alive", timeout_keep_alive),
     ):
         if math.isnan(seconds):
-            raise click.UsageError(f"{name} is nan; allowed: 0 to 86400 seconds")
+            raise click.UsageError(f"{name} is nan; allowed: a number of seconds, up to 86400")
     try:
         for origin in allowed_origins:
             check_origin(origin)
