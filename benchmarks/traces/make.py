@@ -6,7 +6,7 @@ Each line is ``{"kind", "name", "label", "group", "prompt": [ids], "output": [id
 came from:
 
 ``written``  the right answer, written with the case (only cases that have one); needs the tokenizer alone
-``model``    the engine's own greedy output
+``model``    the engine's own greedy output, of cases that are not ``written_only``
 ``prefix``   the same after the first words of the right answer, for a model too small to begin an edit by itself
 
 With ``--heldout`` the cases are those of ``benchmarks.workloads.heldout`` and the files ``heldout-LABEL.jsonl.gz``.
@@ -43,7 +43,7 @@ HERE = Path(__file__).resolve().parent
 
 def able(case: Case, label: str) -> bool:
     """Whether a case has what the label needs."""
-    return bool({"written": case.answer, "model": True, "prefix": case.prefix}[label])
+    return bool({"written": case.answer, "model": not case.written_only, "prefix": case.prefix}[label])
 
 
 def encode(tokenizer: Tokenizer, text: str, *, allow_special: bool) -> list[int]:

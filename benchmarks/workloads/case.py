@@ -16,6 +16,8 @@ class Case:
     answer: str = ""
     group: str = ""
     """Cases of one group follow each other in one conversation or come from one template."""
+    written_only: bool = False
+    """Asked for its answer alone: what a model says to it is not recorded."""
 
 
 def ask(kind: str, name: str, prompt: str, *, prefix: str = "", answer: str = "", group: str = "") -> Case:

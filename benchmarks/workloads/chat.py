@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.workloads.case import Case
+from benchmarks.workloads.chat_again import AGAIN
 
 _TALKS = [
     (
@@ -69,18 +70,34 @@ _LAST = [
     "Write your first answer again, but more politely.",
     "Which of your two answers is more useful, and why?",
 ]
+#: The first reply of each talk as a numbered list.
+_LISTS = [
+    "1. Boots\n2. Two pairs of wool socks\n3. A rain jacket\n4. A warm layer\n5. A map\n6. A torch\n7. Food for each day",
+    "1. Soften an onion in butter.\n2. Add a kilo of ripe tomatoes and a little stock.\n3. Simmer for twenty minutes.\n"
+    "4. Blend.",
+    "1. A variable is a name for a value.\n2. The program can read the value by its name.\n"
+    "3. It can give the name a new value.",
+    "1. Choose a sunny spot.\n2. Loosen the soil.\n3. Mix in compost.\n4. Begin with beans, lettuce and radishes.",
+    "The most common causes are:\n\n1. A dry chain\n2. A loose saddle\n3. Brake pads that touch the rim",
+    "1. Go to bed at the same time each night.\n2. Keep the room cool and dark.\n3. Leave screens outside the door.",
+]
 
 
-def talk(name: str, turns: Sequence[tuple[str, str]], last: str, answer: str, *, group: str) -> Case:
+def talk(
+    name: str, turns: Sequence[tuple[str, str]], last: str, answer: str, *, group: str, written_only: bool = False
+) -> Case:
     """A case that ends a talk of (question, reply) turns with the user's ``last`` words."""
     messages = []
     for question, reply in turns:
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
-    return Case("chat", name, (*messages, {"role": "user", "content": last}), answer=answer, group=group)
+    chat = (*messages, {"role": "user", "content": last})
+    return Case("chat", name, chat, answer=answer, group=group, written_only=written_only)
 
 
 def cases() -> Iterator[Case]:
     for number, turns in enumerate(_TALKS):
         for last, text in enumerate(_LAST):
-            answer = turns[-1][1] if last == 2 else ""
+            answer = {0: _LISTS[number], 2: turns[-1][1]}.get(last, "")
             yield talk(f"talk-{number}-{last}", turns, text, answer, group=f"talk-{number}")
+    for again in AGAIN:
+        yield talk(again.name, again.turns, again.last, again.answer, group=again.name, written_only=True)
