@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+from functools import cache
 from pathlib import Path
 
 from trtserve.replay.traces import Trace, read_traces
@@ -22,5 +22,24 @@ def held_out(labels: tuple[str, ...] = LABELS) -> list[Trace]:
 
 
 def half(trace: Trace) -> int:
-    """0 or 1, the same for all cases of a group and all outputs of a case: for fitting on one half alone."""
-    return zlib.crc32(f"{trace.kind}/{trace.group or trace.name}".encode()) & 1
+    """0 or 1, the same for all cases of a group and all outputs of a case: for fitting on one half alone.
+
+    A kind's groups are put into the halves by turns, so that each half has tasks of every kind. Raises KeyError for a
+    trace of a group that does not ship.
+    """
+    return _halves()[_group(trace)]
+
+
+def _group(trace: Trace) -> tuple[str, str]:
+    return trace.kind, trace.group or trace.name
+
+
+@cache
+def _halves() -> dict[tuple[str, str], int]:
+    halves: dict[tuple[str, str], int] = {}
+    turn: dict[str, int] = {}
+    for trace in shipped():
+        if _group(trace) not in halves:
+            halves[_group(trace)] = turn.get(trace.kind, 0)
+            turn[trace.kind] = 1 - halves[_group(trace)]
+    return halves

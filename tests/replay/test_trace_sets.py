@@ -50,16 +50,30 @@ def test_names_are_unique_and_every_kind_has_enough_cases(which: str) -> None:
     assert len({(c.kind, c.name) for c in workload(which)}) == sum(counts.values())
 
 
-@SETS
-def test_no_group_is_divided_and_both_halves_are_large(which: str) -> None:
+def test_no_group_is_divided_and_each_half_has_a_third_or_more_of_every_workload() -> None:
     groups: dict[tuple[str, str], set[int]] = {}
-    for trace in traces(which):
+    sides: dict[str, Counter[int]] = {}
+    for trace in shipped():
         groups.setdefault((trace.kind, trace.group or trace.name), set()).add(half(trace))
+        sides.setdefault(trace.workload, Counter())[half(trace)] += 1
     assert all(len(side) == 1 for side in groups.values())
-    sides = Counter(half(trace) for trace in traces(which))
-    assert min(sides[0], sides[1]) >= 0.3 * len(traces(which))
-    if which == "held_out":
-        assert {(t.kind, half(t)) for t in traces(which)} == {(kind, side) for kind in KINDS for side in (0, 1)}
+    assert all(min(of[0], of[1]) * 3 >= of.total() for of in sides.values()), sides
+
+
+def test_every_workload_that_ships_has_thirty_traces() -> None:
+    counts = Counter(trace.workload for trace in shipped())
+    # A model may answer with an end token at once.
+    assert min(counts.values()) >= 28, counts
+
+
+def test_a_trace_that_does_not_ship_is_in_no_half() -> None:
+    with pytest.raises(KeyError):
+        half(Trace((1,), (2,), kind="chat", name="none"))
+
+
+def test_cases_asked_for_their_answer_alone_have_one() -> None:
+    alone = [case for case in all_cases() if case.written_only]
+    assert alone and all(able(case, "written") and not able(case, "model") for case in alone)
 
 
 @SETS
