@@ -220,6 +220,16 @@ def load(directory: Path) -> Manifest:
     Raises EngineDirError naming each file that is missing, altered or unknown to the manifest.
     """
     manifest = read(directory)
+    while problems := _problems(directory, manifest):
+        # Where a build replaced the folder between the two reads, its files are those of the new manifest.
+        before, manifest = manifest, read(directory)
+        if manifest == before:
+            shown = "; ".join(problems[:10]) + (f"; and {len(problems) - 10} more" if len(problems) > 10 else "")
+            raise EngineDirError(f"{directory}: does not match its manifest: {shown}. Rebuild the engine.")
+    return manifest
+
+
+def _problems(directory: Path, manifest: Manifest) -> list[str]:
     problems = []
     try:
         for name, record in manifest.files.items():
@@ -233,10 +243,7 @@ def load(directory: Path) -> Manifest:
         problems += [f"{name} is not part of it" for name in unknown_files(directory, manifest)]
     except OSError as e:
         raise EngineDirError(f"{e.filename}: cannot be read: {e.strerror}") from e
-    if problems:
-        shown = "; ".join(problems[:10]) + (f"; and {len(problems) - 10} more" if len(problems) > 10 else "")
-        raise EngineDirError(f"{directory}: does not match its manifest: {shown}. Rebuild the engine.")
-    return manifest
+    return problems
 
 
 def unknown_files(directory: Path, manifest: Manifest) -> list[str]:

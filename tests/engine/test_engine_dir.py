@@ -11,7 +11,7 @@ import pytest
 
 from tests.tiny.engine import write_tiny_engine
 from trtserve import engine_dir
-from trtserve.engine_dir import EngineDirError
+from trtserve.engine_dir import EngineDirError, Manifest
 
 FILES = ("weights.safetensors", "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "engine.json")
 
@@ -81,6 +81,21 @@ def test_added_files_are_refused_and_hidden_ones_are_not(copy: Path) -> None:
     (copy / "dangling").symlink_to("nowhere")
     with pytest.raises(EngineDirError, match=r"dangling is not part of it; tokenizer/added_tokens.json is not part"):
         engine_dir.load(copy)
+
+
+def test_a_folder_replaced_while_it_is_read_is_the_new_one(
+    copy: Path, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(copy, signed=False, files={"tokenizer/tokenizer.json": {"sha256": "0" * 64, "bytes": 1}})
+    read = engine_dir.read
+
+    def read_then_replaced(directory: Path) -> Manifest:
+        manifest = read(directory)
+        shutil.copy(built / "engine.json", directory)
+        return manifest
+
+    monkeypatch.setattr(engine_dir, "read", read_then_replaced)
+    assert engine_dir.load(copy) == read(built)
 
 
 def test_links_to_the_same_content_are_fine(copy: Path, built: Path) -> None:

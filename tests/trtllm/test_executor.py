@@ -330,13 +330,15 @@ def test_a_loop_that_dies_leaves_nobody_waiting(open_engine: Open, how: str) -> 
     engine.close()
 
 
+@pytest.mark.parametrize("error", [RuntimeError, type("Panic", (BaseException,), {})])
 def test_a_failing_detokenizer_at_the_end_ends_that_request_alone(
-    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
+    """One that panics too, as a library in Rust does."""
     engine = open_engine("1.3")
 
     def broken(self: TextStream, may_stop: bool = True) -> str | None:
-        raise RuntimeError("no text")
+        raise error("no text")
 
     with monkeypatch.context() as patched:
         patched.setattr(TextStream, "finish", broken)

@@ -37,6 +37,7 @@ CANCEL_PERIOD = 0.05
 #: Threads that tokenize, which lets go of the interpreter's lock. Long prompts must not hold up the streams.
 TOKENIZERS = 2
 
+_FAILED = "the request failed inside the server, whose log has the reason"
 _STOPPED = "the model's thread has stopped; load the model again"
 
 Failure = Literal["invalid", "unavailable", "cancelled", "internal"]
@@ -143,6 +144,10 @@ class Serving:
     def _served(self, reply: Reply, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._unanswered.discard(reply)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A library's panic is no Exception.
+            log.error("a request failed", exc_info=error)
+            _tell(reply, "internal", _FAILED)
 
     def _stop(self, call: Stop, reply: Reply) -> None:
         for running in self._running:
@@ -161,7 +166,7 @@ class Serving:
             _tell(reply, _kind(e), str(e))
         except Exception:
             log.exception("a request failed")
-            _tell(reply, "internal", "the request failed inside the server, whose log has the reason")
+            _tell(reply, "internal", _FAILED)
 
     async def _follow(self, running: _Running, answer: Answer, observer: Observer) -> None:
         self._running.add(running)

@@ -223,7 +223,15 @@ class PyTorchEngine:
         self._admit()
         task = self._loop.create_task(self._serve(sequence))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._served, sequence))
+
+    def _served(self, sequence: Sequence, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A library's panic is no Exception.
+            _log.error("request %s failed", sequence.request.request_id, exc_info=error)
+            if not sequence.done:
+                self._end(sequence, "error", error=f"TensorRT-LLM failed: {error}")
 
     def _admit(self) -> None:
         """Note who has a slot from now on. TensorRT-LLM does not tell; it has as many, and serves in order."""

@@ -10,8 +10,6 @@ namespace trtlookup {
 
 namespace {
 
-constexpr std::size_t kLarge = std::size_t{2} << 20;
-
 // Small pages are sooner had all at once than one by one.
 #ifdef MAP_POPULATE
 constexpr int kAtOnce = MAP_POPULATE;
@@ -29,14 +27,14 @@ void* mapped(std::size_t bytes, int flags = 0) {
 
 // A large page lies at a multiple of its size: so much address space more is asked for, and what is around given back.
 void* zeroed_pages(std::size_t bytes) {
-    if (bytes < kLarge) return mapped(bytes, kAtOnce);
+    if (bytes < kLargePage) return mapped(bytes, kAtOnce);
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    if (bytes > SIZE_MAX - kLarge - page) throw std::bad_alloc();
+    if (bytes > SIZE_MAX - kLargePage - page) throw std::bad_alloc();
     const std::size_t whole = (bytes + page - 1) / page * page;
-    auto* const begin = static_cast<char*>(mapped(whole + kLarge));
-    const std::size_t before = (kLarge - reinterpret_cast<std::uintptr_t>(begin) % kLarge) % kLarge;
+    auto* const begin = static_cast<char*>(mapped(whole + kLargePage));
+    const std::size_t before = (kLargePage - reinterpret_cast<std::uintptr_t>(begin) % kLargePage) % kLargePage;
     if (before > 0) munmap(begin, before);
-    munmap(begin + before + whole, kLarge - before);
+    munmap(begin + before + whole, kLargePage - before);
 #ifdef MADV_HUGEPAGE
     madvise(begin + before, whole, MADV_HUGEPAGE);  // where it is refused, pages are small
 #endif

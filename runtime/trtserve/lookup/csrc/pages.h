@@ -9,6 +9,9 @@
 
 namespace trtlookup {
 
+// A large page; from as many bytes on memory lies in them.
+inline constexpr std::size_t kLargePage = std::size_t{2} << 20;
+
 // At least `bytes` zeroed bytes, at a multiple of 64 at least. Throws std::bad_alloc.
 void* zeroed_pages(std::size_t bytes);
 
@@ -19,20 +22,19 @@ void free_pages(void* memory, std::size_t bytes) noexcept;
 template <typename T>
 struct PageAllocator {
     using value_type = T;
-    static constexpr std::size_t kLarge = std::size_t{2} << 20;
 
     PageAllocator() = default;
     template <typename Other>
     PageAllocator(const PageAllocator<Other>&) noexcept {}
 
     T* allocate(std::size_t count) {
-        if (count < kLarge / sizeof(T)) return std::allocator<T>().allocate(count);
+        if (count < kLargePage / sizeof(T)) return std::allocator<T>().allocate(count);
         if (count > SIZE_MAX / sizeof(T)) throw std::bad_array_new_length();
         return static_cast<T*>(zeroed_pages(count * sizeof(T)));
     }
 
     void deallocate(T* memory, std::size_t count) noexcept {
-        if (count < kLarge / sizeof(T)) return std::allocator<T>().deallocate(memory, count);
+        if (count < kLargePage / sizeof(T)) return std::allocator<T>().deallocate(memory, count);
         free_pages(memory, count * sizeof(T));
     }
 
