@@ -127,6 +127,14 @@ class Evidence:
         edits = [w for w in self.workloads if w.startswith(EDITS)]
         return mean(self.speedup(policy, w, c) / self.speedup(oracle, w, c) for w in edits for c in self.curves)
 
+    @property
+    def whole_workloads(self) -> list[list[str]]:
+        """The sorts of answers of each workload."""
+        sorts: dict[str, list[str]] = {}
+        for workload in self.workloads:
+            sorts.setdefault(workload.split(" (")[0], []).append(workload)
+        return list(sorts.values())
+
     def names(self, *, shared: bool) -> list[str]:
         """Policies to compare, other engines' first, ours and the oracle last."""
         names = [n for n in self.results["policies"] if n.endswith(SHARED) == shared and n not in VARIANTS]
@@ -134,9 +142,22 @@ class Evidence:
             n for n in names if n in (ORACLE, f"{ORACLE} {SHARED}")
         ]
 
+    def _others(self, ours: str, *, shared: bool) -> list[str]:
+        return [n for n in self.names(shared=shared) if not n.startswith(ORACLE) and n != ours]
+
+    def whole_losses(self, ours: str, *, shared: bool) -> str:
+        """In how many workloads and curves another policy is faster, all sorts of answers taken together."""
+        others = self._others(ours, shared=shared)
+        lost = 0
+        for curve in self.curves:
+            for sorts in self.whole_workloads:
+                means = {n: geometric_mean(self.speedup(n, w, curve) for w in sorts) for n in (ours, *others)}
+                lost += max(means[n] for n in others) > means[ours]
+        return f"{lost} of {len(self.curves) * len(self.whole_workloads)}"
+
     def losses(self, ours: str, *, shared: bool) -> list[str]:
         """Where another policy is faster than ours, by how much."""
-        others = [n for n in self.names(shared=shared) if not n.startswith(ORACLE) and n != ours]
+        others = self._others(ours, shared=shared)
         found = []
         for curve in self.curves:
             for workload in self.workloads:
@@ -357,8 +378,14 @@ def write(results: dict[str, Any], held: dict[str, Any], bounds: dict[str, Any])
         goals(evidence, f"{ORACLE} {results['drafts']}"),
         "\nAnd where it has 64:\n",
         goals(evidence, ORACLE),
+        f"\nIn the mean of all of these places it is {evidence.mean_share(OURS):.0%} where the oracle has as many drafts.",
         *held_out(held),
         "\n### Where another policy is faster\n",
+        "All sorts of answers to a workload's tasks taken together, "
+        f"in {evidence.whole_losses(OURS, shared=False)} (workload, curve), one request at a time, and in "
+        f"{evidence.whole_losses(f'{OURS} {SHARED}', shared=True)} with memory across requests "
+        f"(held-out traces: {Evidence(held).whole_losses(OURS, shared=False)} and "
+        f"{Evidence(held).whole_losses(f'{OURS} {SHARED}', shared=True)}). Each sort of answers by itself:\n",
         f"One request at a time, in {len(lost)} of {places} places:\n",
         bullets(lost, "nowhere."),
         f"\nWith memory across requests, in {len(lost_shared)} of {places} places:\n",
