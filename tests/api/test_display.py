@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +13,15 @@ from trtserve.engine.protocol import GenerationRequest, Source
 from .scripted import ScriptedEngine
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a program in the foreground has. One started in the background of a script has interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_cancels_the_answer_and_not_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine()
 
