@@ -144,8 +144,8 @@ class Serving:
     def _served(self, reply: Reply, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._unanswered.discard(reply)
+        # Here and not where it was raised: a library's panic is no Exception, and is caught by the loop all the same.
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A library's panic is no Exception.
             log.error("a request failed", exc_info=error)
             _tell(reply, "internal", _FAILED)
 
@@ -157,16 +157,14 @@ class Serving:
         _tell(reply, "cancelled", "Request cancelled by client")
 
     async def _serve(self, call: Call, reply: Reply) -> None:
-        """One request, from its text to its last response. Whatever happens, it is answered: Triton would wait."""
+        """One request, from its text to its last response. What fails here otherwise is answered by ``_served``: Triton
+        would wait."""
         try:
             answer, observer = Answer(call), self._observers.start()
             request = await self._loop.run_in_executor(self._pool, self._request, call)
             await self._follow(_Running(call, reply, self._engine.submit(request)), answer, observer)
         except EngineError as e:
             _tell(reply, _kind(e), str(e))
-        except Exception:
-            log.exception("a request failed")
-            _tell(reply, "internal", _FAILED)
 
     async def _follow(self, running: _Running, answer: Answer, observer: Observer) -> None:
         self._running.add(running)
